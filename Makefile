@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo   train a Flax model on 4 processes x 2 CPU devices, with one changed line
+# make test   pytest, then the native tests plain, under TSan and under ASan+UBSan
+# make lint   ruff, pyright, clang-format, the architecture test, the stub check
+# make bench  our collectives beside XLA's
+# PYTHON chooses the interpreter, JAX the jax to install, VENV where all of it goes.
+PYTHON ?= python3
+JAX ?= jax>=0.10
+VENV ?= .venv
+# Set to 1 where missing native tests are a failure and not a remark (as in CI).
+REQUIRE_NATIVE_TESTS ?= 0
+PYTEST_ARGS ?=
+
+BIN := $(abspath $(VENV))/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+export PATH := $(BIN):$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+export CTEST_OUTPUT_ON_FAILURE := 1
+
+CC_SOURCES := $(shell find xla_ffi -name '*.cc' -o -name '*.h')
+PACKAGE := $(CC_SOURCES) pyproject.toml $(shell find xla_ffi -name 'CMake*' -o -name '*.cmake') \
+  $(shell find smddp_jax -name '*.py')
+NATIVE_PRESETS := release tsan asan
+
+.PHONY: demo test pytest native lint format bench stub install clean FORCE
+.DELETE_ON_ERROR:
+
+demo: install
+	$(BIN)/smddp-jax run -n 4 --devices-per-process 2 examples/digits.py
+
+test: pytest native
+
+pytest: install $(VENV)/.dev
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+native: $(VENV)/.environment
+	@if printf '#include <gtest/gtest.h>\n' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then \
+	  $(MAKE) --no-print-directory $(NATIVE_PRESETS:%=native-%); \
+	else \
+	  echo '*********************************************************************' >&2; \
+	  echo '** THE NATIVE TESTS WERE NOT RUN: GoogleTest was not found.         **' >&2; \
+	  echo '** Debian, Ubuntu: apt-get install libgtest-dev, then make native.  **' >&2; \
+	  echo '*********************************************************************' >&2; \
+	  test '$(REQUIRE_NATIVE_TESTS)' != 1; \
+	fi
+
+native-%: $(VENV)/.environment FORCE
+	@mkdir -p build
+	cmake -S xla_ffi --preset $* >build/native-$*.log || { cat build/native-$*.log; exit 1; }
+	cmake --build build/$*
+	ctest --test-dir build/$* --no-tests=error
+
+lint: install $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CC_SOURCES)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -q tests/test_architecture.py tests/test_stub.py
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CC_SOURCES)
+
+bench: install
+	$(BIN)/smddp-jax bench
+
+# The committed stub of the native module; tests/test_stub.py holds it to this output.
+stub: install
+	$(BIN)/python -m nanobind.stubgen -q -m smddp_jax._core -o smddp_jax/_core.pyi
+
+install: $(VENV)/.installed
+
+# Editable, so that the tests see the tree's Python files and the tree can be the
+# working directory without hiding the installed native module.
+$(VENV)/.installed: $(VENV)/.environment $(PACKAGE)
+	$(PIP) install --no-build-isolation --no-deps -C cmake.define.SMDDP_WERROR=ON -e .
+	@touch $@
+
+$(VENV)/.environment: $(VENV)/.request pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install -U 'pip>=25.1'
+	$(PIP) install '$(JAX)' --group build --group examples
+	@echo '$(PYTHON) $(JAX)' >$(VENV)/.request
+	@mkdir -p build
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.environment
+	$(PIP) install '$(JAX)' --group dev
+	@touch $@
+
+# Changes only when another interpreter or another jax is asked for.
+$(VENV)/.request: FORCE
+	@mkdir -p $(VENV)
+	@echo '$(PYTHON) $(JAX)' | cmp -s - $@ || echo '$(PYTHON) $(JAX)' >$@
+
+clean:
+	rm -rf build .venv .venv-*
