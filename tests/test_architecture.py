@@ -25,8 +25,9 @@ NATIVE_FLOORS = {
     "collective": 4,
     "ffi": 5,
 }
+# `_errors` is the cellar: also the settings, on floor 0 beside it, must raise.
 PYTHON_FLOORS = {
-    "_errors": 0,
+    "_errors": -1,
     "_env": 0,
     "_core": 0,
     "_native": 1,
