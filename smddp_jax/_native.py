@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the native module and registers its XLA handlers, once per process."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from types import ModuleType
+
+import jax
+
+from smddp_jax import _env
+from smddp_jax._errors import EngineUnavailableError
+
+_MODULE = "smddp_jax._core"
+
+
+@functools.cache
+def load() -> ModuleType:
+    """Returns `smddp_jax._core` with its FFI targets registered.
+
+    Raises:
+      EngineUnavailableError: the module is missing or does not load here.
+    """
+    try:
+        core = importlib.import_module(_MODULE)
+    except ImportError as error:
+        raise EngineUnavailableError(
+            f"smddp_jax's native module does not load ({error}): reinstall with "
+            "`pip install --force-reinstall smddp-jax`, or set SMDDP_FALLBACK=1 to "
+            "run on stock JAX"
+        ) from error
+    for name, handlers in core.registrations().items():
+        jax.ffi.register_ffi_target(name, handlers, platform="cpu")
+    return core
+
+
+def settings(host_id: str) -> object:
+    """The native settings struct, filled from the table in `_env`."""
+    values = load().Settings()
+    values.timeout_seconds = _env.get("SMDDP_TIMEOUT")
+    values.staging_bytes = _env.get("SMDDP_STAGING_BYTES")
+    values.segment_bytes = _env.get("SMDDP_SEGMENT_BYTES")
+    values.threads = _env.get("SMDDP_THREADS")
+    values.host_id = host_id
+    return values

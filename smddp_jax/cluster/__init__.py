@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part: this process's place in its job, and who shares its host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from smddp_jax.cluster.session import (
+    core,
+    current,
+    engine_problem,
+    host_problem,
+    init,
+    is_initialized,
+    shutdown,
+)
+
+__all__ = [
+    "core",
+    "engine_problem",
+    "host_problem",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "same_host",
+    "shutdown",
+    "size",
+]
+
+
+def rank() -> int:
+    """Index of this process, 0 to size() - 1. Raises ClusterError before init()."""
+    return current().rank
+
+
+def size() -> int:
+    """Number of processes of the job. Raises ClusterError before init()."""
+    return current().size
+
+
+def local_rank() -> int:
+    """Index among the processes of this host. Raises ClusterError before init()."""
+    session = current()
+    return session.neighbours.index(session.rank)
+
+
+def local_size() -> int:
+    """Number of processes on this host. Raises ClusterError before init()."""
+    return len(current().neighbours)
+
+
+def same_host(process_indices: Iterable[int]) -> bool:
+    """Whether all these processes share a host. Raises ClusterError before init()."""
+    return host_problem(process_indices) is None

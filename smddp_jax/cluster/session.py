@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This process's membership in its job, from init() to shutdown().
+
+One `Session` per process, made by init() and used by the main thread; what it holds
+never changes afterwards, so that any thread may read it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import ModuleType, TracebackType
+
+import jax
+
+from smddp_jax import _env, _jax_compat, _native
+from smddp_jax._errors import ClusterError, EngineUnavailableError
+from smddp_jax.cluster import detect
+from smddp_jax.cluster.host import host_id
+from smddp_jax.cluster.service import CoordinationService
+
+_log = logging.getLogger(__name__)
+
+# JAX takes a process for dead when it was mute for this long, or for twice our own
+# deadline: a frozen peer must come up as our error, which names it, and not as JAX's.
+_HEARTBEAT_SECONDS = 100.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """What init() found out.
+
+    Attributes:
+      rank: index of this process.
+      size: number of processes.
+      hosts: the host id of every process, by rank.
+      pid: the process that called init(); a forked child is no member.
+      service: the coordination service, if this process started it.
+      started_distributed: whether init() started `jax.distributed`.
+    """
+
+    rank: int
+    size: int
+    hosts: tuple[str, ...]
+    pid: int
+    service: CoordinationService | None = None
+    started_distributed: bool = False
+
+    @property
+    def neighbours(self) -> list[int]:
+        """Ranks on this host, ascending."""
+        return [r for r, host in enumerate(self.hosts) if host == self.hosts[self.rank]]
+
+
+_session: Session | None = None
+_epoch = 0
+_failure: str | None = None
+_hooked = False
+
+
+def init() -> None:
+    """Joins this process to its job; call it before anything else uses JAX.
+
+    Joins `jax.distributed` if that is up, else starts it where a launcher says that
+    there are several processes (`smddp-jax run`, Open MPI, MPICH, Intel MPI, MVAPICH2,
+    Slurm, SageMaker, Kubernetes), else stays a single process. Calling it again does
+    nothing. Collective: returns when every process of the job has called it.
+
+    Raises:
+      ClusterError: the other processes can't be found or reached, or JAX has already
+        made its backend, so that this process can't join them any more.
+      SettingError: a variable has no usable value.
+      EngineUnavailableError: the native engine is missing or this jax is untested, and
+        SMDDP_FALLBACK is not set.
+    """
+    global _session
+    if _session is not None and _session.pid == os.getpid():
+        return
+    problem = engine_problem()
+    session = _join()
+    if session.size > 1 and problem is None:
+        _connect(session)
+    _session = session
+    _hook_into_exit()
+
+
+def shutdown() -> None:
+    """Leaves the job: waits for collectives in flight, then says goodbye to the peers.
+
+    Runs by itself at the end of the process. Does nothing in a process that is no
+    member, such as a forked child, or when called again.
+    """
+    session = _leave()
+    if session is not None and session.started_distributed:
+        jax.distributed.shutdown()
+    if session is not None and session.service is not None:
+        session.service.release()
+
+
+def is_initialized() -> bool:
+    """Whether init() was called and shutdown() was not."""
+    return _session is not None and _session.pid == os.getpid()
+
+
+def current() -> Session:
+    """The session of this process.
+
+    Raises:
+      ClusterError: init() was not called.
+    """
+    if _session is None:
+        raise ClusterError("call smddp_jax.init() first, before anything uses JAX")
+    return _session
+
+
+def engine_problem() -> str | None:
+    """Says why stock JAX runs instead of the engine; None when the engine runs.
+
+    Raises:
+      EngineUnavailableError: the engine can't run and SMDDP_FALLBACK is not set.
+    """
+    problem = _jax_compat.version_problem()
+    if problem is None:
+        try:
+            _native.load()
+        except EngineUnavailableError as error:
+            problem = str(error)
+    if problem is None:
+        return None
+    if not _env.get("SMDDP_FALLBACK"):
+        raise EngineUnavailableError(problem)
+    warnings.warn(f"running on stock JAX: {problem}", RuntimeWarning, stacklevel=3)
+    return problem
+
+
+def core() -> ModuleType:
+    """The native module, loaded and registered.
+
+    Raises:
+      EngineUnavailableError: it does not load here.
+    """
+    return _native.load()
+
+
+def host_problem(process_indices: Iterable[int]) -> str | None:
+    """Says why these processes can't share memory; None when they can."""
+    session = current()
+    ranks = sorted(set(process_indices))
+    if all(rank == session.rank for rank in ranks):
+        return None
+    hosts = {session.hosts[rank] for rank in ranks if rank < session.size}
+    if len(hosts) > 1:
+        return f"ranks {ranks} are on {len(hosts)} hosts"
+    return None
+
+
+def _join() -> Session:
+    """Finds the job, starts `jax.distributed` if need be, and trades host ids."""
+    pid = os.getpid()
+    membership = _jax_compat.distributed_membership()
+    if membership is not None:
+        rank, size = membership
+        return Session(rank, size, _trade_hosts(rank, size), pid)
+    place = detect.detect(os.environ)
+    if place is None:
+        return Session(0, 1, (host_id(),), pid)
+    if _jax_compat.backend_exists():
+        raise ClusterError(
+            f"JAX made its backend before smddp_jax.init(), so rank {place.rank} can't "
+            f"join the {place.size} processes that {place.launcher} started: call "
+            "init() before jax.devices(), jax.device_put() and any computation"
+        )
+    service = _start(place)
+    hosts = _trade_hosts(place.rank, place.size)
+    return Session(place.rank, place.size, hosts, pid, service, True)
+
+
+def _start(place: detect.Membership) -> CoordinationService | None:
+    seconds = _env.get("SMDDP_INIT_TIMEOUT")
+    heartbeat = max(_HEARTBEAT_SECONDS, 2 * _env.get("SMDDP_TIMEOUT"))
+    service = None
+    if place.rank == 0:
+        service = CoordinationService.start(
+            place.coordinator, place.size, heartbeat, seconds
+        )
+    devices = None
+    if (place.local_size or 2) > 1 and place.local_rank is not None:
+        # One accelerator per process, as JAX does it. Means nothing for CPUs.
+        devices = [place.local_rank]
+    try:
+        _jax_compat.start_distributed(
+            place.coordinator,
+            place.size,
+            place.rank,
+            init_seconds=seconds,
+            heartbeat_seconds=heartbeat,
+            local_device_ids=None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices,
+            # Else JAX would catch SIGTERM, and a blocked process would live on.
+            preemption_service="JAX_ENABLE_PREEMPTION_SERVICE" in os.environ
+            and jax.config.read("jax_enable_preemption_service"),
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise ClusterError(
+            f"rank {place.rank} of {place.size} ({place.launcher}) did not meet the "
+            f"others at {place.coordinator} within {seconds:g} s (SMDDP_INIT_TIMEOUT): "
+            f"check that all processes run and that this is rank 0's address ({error})"
+        ) from error
+    return service
+
+
+def _trade_hosts(rank: int, size: int) -> tuple[str, ...]:
+    """Tells every process our host id and learns theirs, in rank order."""
+    global _epoch
+    _epoch += 1
+    store = _jax_compat.coordination_store()
+    store.set(f"smddp/{_epoch}/host/{rank}", host_id().encode())
+    seconds = _env.get("SMDDP_INIT_TIMEOUT")
+    deadline = time.monotonic() + seconds
+    hosts = []
+    for other in range(size):
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            host = store.get(f"smddp/{_epoch}/host/{other}", left)
+        except _jax_compat.KeyTimeoutError:
+            raise ClusterError(
+                f"rank {other} did not call smddp_jax.init() within {seconds:g} s "
+                "(SMDDP_INIT_TIMEOUT): every process of the job has to"
+            ) from None
+        hosts.append(host.decode())
+    return tuple(hosts)
+
+
+def _connect(session: Session) -> None:
+    """Joins the engine to those of the other processes of this host."""
+    store = _jax_compat.coordination_store()
+    prefix = f"smddp/{_epoch}/engine/"
+    _native.load().connect(
+        session.rank,
+        session.size,
+        lambda key, value: store.set(prefix + key, value),
+        lambda key, seconds: store.get(prefix + key, seconds),
+        _native.settings(session.hosts[session.rank]),
+    )
+
+
+def _leave() -> Session | None:
+    """Takes the engine out of the job; returns the session that this ended, if any."""
+    global _session
+    session = _session
+    if session is None or session.pid != os.getpid():
+        return None
+    _session = None
+    try:
+        engine = _native.load()
+    except EngineUnavailableError:
+        return session
+    if _failure is None:
+        engine.drain(_env.get("SMDDP_TIMEOUT"))
+        engine.disconnect(f"rank {session.rank} left the job")
+    else:
+        engine.disconnect(f"rank {session.rank} raised {_failure}")
+    return session
+
+
+def _hook_into_exit() -> None:
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    # Handlers run last in, first out: ours before JAX's, which destroys the backend.
+    atexit.register(_at_exit)
+    previous = sys.excepthook
+
+    def remember(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        global _failure
+        if not hasattr(sys, "ps1"):
+            text = (str(error).splitlines() or [""])[0]
+            _failure = f"{kind.__name__}: {text}" if text else kind.__name__
+        previous(kind, error, trace)
+
+    sys.excepthook = remember
+
+
+def _at_exit() -> None:
+    failed = _failure is not None
+    session = _leave()
+    # JAX's own handler shuts jax.distributed down next. With a service of ours that
+    # takes no time. One that the program started itself waits for all processes, also
+    # for dead ones.
+    if session is not None and failed and not session.started_distributed:
+        _jax_compat.abandon_distributed()
