@@ -57,7 +57,7 @@ class _Launcher:
     rank: str
     size: str
     local_rank: str
-    local_size: str | None = None
+    local_size: str = ""
     needs: tuple[str, ...] = ()
     # What tells two jobs of one host apart: variables, or a process above us.
     job: tuple[str, ...] = ()

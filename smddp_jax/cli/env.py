@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`smddp-jax env`: lists the settings, as docs/env.md does."""
+
+from __future__ import annotations
+
+import argparse
+
+from smddp_jax import _env
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments: none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the table."""
+    print(_env.as_markdown(), end="")
+    return 0

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`smddp-jax run`: starts a program on several processes of this host."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from smddp_jax.launch import ALLOCATORS, Job, run_job
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.usage = "smddp-jax run [options] (script.py | -m module) [arguments ...]"
+    parser.add_argument(
+        *("-n", "--processes"),
+        type=_positive,
+        default=1,
+        metavar="P",
+        help="number of processes (default: 1)",
+    )
+    parser.add_argument(
+        *("-d", "--devices-per-process"),
+        type=_positive,
+        metavar="D",
+        help="CPU devices of each process (sets JAX_NUM_CPU_DEVICES)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long a collective waits for its peers (sets SMDDP_TIMEOUT)",
+    )
+    parser.add_argument(
+        "--allocator",
+        choices=ALLOCATORS,
+        default="default",
+        help="allocator settings for all processes; variables that are set win",
+    )
+    parser.add_argument(
+        *("-x", "--env"),
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another variable for all processes (they inherit all of this one's)",
+    )
+    # All that follows belongs to the program, also what looks like an option of ours.
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, help="run a module"
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the job; returns the code of the rank that failed first, or 0."""
+    program = ["-m", *args.module] if args.module else args.program
+    if program[:1] == ["--"]:
+        program = program[1:]
+    if not program:
+        print("smddp-jax run: name a script, or -m and a module", file=sys.stderr)
+        return 2
+    job = Job(
+        program=program,
+        processes=args.processes,
+        devices_per_process=args.devices_per_process,
+        timeout=args.timeout,
+        allocator=args.allocator,
+        variables=dict(args.env),
+    )
+    return run_job(job)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
