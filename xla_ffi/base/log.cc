@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <string>
+
+namespace smddp {
+
+void LogWarning(std::string_view message) {
+  std::string line = "smddp_jax: warning: ";
+  line.append(message);
+  line.push_back('\n');
+  // One write, so that lines of several threads do not mix; nothing to do if it fails.
+  [[maybe_unused]] const ssize_t written =
+      ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace smddp

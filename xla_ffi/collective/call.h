@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// One execution of one collective, as this process sees it.
+//
+// Built by the rendezvous from the local devices' participants, then owned by whichever
+// stage works on it; one owner at a time. Signature and Group are immutable and shared.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "plan/partition.h"
+
+namespace smddp {
+
+// What all members of a collective must agree on.
+struct Signature {
+  // `shapes[i]` is tensor i's shape in words, "[2,3]"; counts[i] its elements.
+  Signature(ReduceOp op, DType dtype, const std::vector<size_t>& counts,
+            const std::vector<std::string>& shapes);
+  // Adds to what must agree.
+  void Append(const std::string& more);
+
+  ReduceOp op;
+  DType dtype;
+  FusedSpace space;   // The tensors, laid end to end.
+  std::string text;   // "sum float32[2,3]", for messages.
+  uint64_t hash = 0;
+
+  size_t bytes() const { return space.total() * SizeOf(dtype); }
+};
+
+// One local device's part: where its data is and whom to tell.
+struct Participant {
+  std::vector<const void*> inputs;  // One per tensor.
+  std::vector<void*> outputs;
+  std::function<void(const Status&)> done;  // Called once, from any thread.
+};
+
+struct Call {
+  std::shared_ptr<const Group> group;
+  std::shared_ptr<const Signature> signature;
+  std::string label;      // "psum('i') in jit_step".
+  uint64_t tag = 0;       // Same on every process, different for every execution.
+  uint64_t step = 0;      // How many times this collective was reached before.
+  Deadline deadline = Deadline::After(0);
+  std::vector<Participant> local;  // In rank order.
+  size_t last = 0;                 // Index in `local` of the device that came last.
+
+  // "psum('i') in jit_step: sum float32[2,3] (24 bytes), 8 devices of ranks {0, 1},
+  // step 5".
+  std::string Describe() const;
+};
+
+// Where finished calls go: the engine tells their participants on threads that may
+// run XLA's continuations. Takes the call; may be called with locks held.
+using FinishCall = std::function<void(std::unique_ptr<Call>, Status)>;
+
+}  // namespace smddp

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/rendezvous.h"
+
+#include <utility>
+
+#include "base/hash.h"
+
+namespace smddp {
+
+Result<std::unique_ptr<Call>> Rendezvous::Join(
+    OpInstance& op, int64_t run_id, int64_t device,
+    const std::shared_ptr<const Group>& group,
+    const std::shared_ptr<const Signature>& signature, Participant participant) {
+  const auto index = group->LocalIndex(device);
+  if (!index) {
+    return Status(StatusCode::kInvalidArgument,
+                  op.label + ": device " + std::to_string(device) +
+                      " is not a local member of the group of " + group->Describe());
+  }
+  const std::lock_guard lock(mutex_);
+  OpInstance::Reached& reached = op.reached[device];
+  // Counting executions is only sound while each device runs its launches in order.
+  if (run_id < reached.run_id && !group->one_process()) {
+    return Status(StatusCode::kInternal,
+                  op.label + ": device " + std::to_string(device) +
+                      " went back from run " + std::to_string(reached.run_id) +
+                      " to run " + std::to_string(run_id) +
+                      "; programs that share a collective across processes must be "
+                      "launched from one thread");
+  }
+  reached.in_run = run_id == reached.run_id ? reached.in_run + 1 : 0;
+  reached.run_id = run_id;
+
+  const Execution execution{&op, group->id(), run_id, reached.in_run};
+  auto [found, first] = pending_.try_emplace(execution);
+  Pending& pending = found->second;
+  if (first) {
+    Steps& steps = steps_[Counted{op.key, op.index, group->id()}];
+    // Their order may differ between processes: refuse rather than pair them wrongly.
+    if (steps.run_id == run_id && steps.op != &op && !group->one_process()) {
+      pending_.erase(found);
+      return Status(StatusCode::kInternal,
+                    op.label + ": two calls of one jitted function in one program "
+                               "cannot be told apart; mark it jax.jit(..., inline=True)");
+    }
+    steps.run_id = run_id;
+    steps.op = &op;
+    pending.missing = group->local_size();
+    pending.call = std::make_unique<Call>();
+    Call& call = *pending.call;
+    call.group = group;
+    call.signature = signature;
+    call.label = op.label;
+    call.step = steps.next++;
+    call.tag = Hash64().Add(op.key).Add(op.index).Add(call.step).value();
+    call.deadline = Deadline::After(timeout_seconds_);
+    call.local.resize(group->local_size());
+  }
+  pending.call->local[*index] = std::move(participant);
+  if (--pending.missing > 0) return std::unique_ptr<Call>();
+  std::unique_ptr<Call> call = std::move(pending.call);
+  pending_.erase(found);
+  call->last = *index;
+  return call;
+}
+
+std::vector<std::unique_ptr<Call>> Rendezvous::TakeOverdue(bool all) {
+  std::vector<std::unique_ptr<Call>> overdue;
+  const std::lock_guard lock(mutex_);
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    if (all || it->second.call->deadline.Passed()) {
+      overdue.push_back(std::move(it->second.call));
+      it = pending_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return overdue;
+}
+
+bool Rendezvous::empty() const {
+  const std::lock_guard lock(mutex_);
+  return pending_.empty();
+}
+
+}  // namespace smddp

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of one host that can talk to each other, and who of them is alive.
+//
+// Connect() meets the other processes over the key-value store, then joins every pair
+// of one host by a local socket and maps every process's page. A watcher thread reads
+// the sockets: it delivers messages and notices a death by end of file. Owned by the
+// engine. Send, page and Lost may be called by any thread; the events come on the
+// watcher thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "base/unique_fd.h"
+#include "comm/kv_store.h"
+#include "host/process_page.h"
+#include "host/shared_memory.h"
+
+namespace smddp {
+
+// A message between two processes of a host. Fixed size, so that nothing on the socket
+// decides how much we read.
+struct MeshMessage {
+  enum class Kind : uint32_t { kHello, kPage, kBlock, kGoodbye };
+
+  Kind kind = Kind::kHello;
+  int32_t process = 0;  // The sender.
+  uint64_t group = 0;   // kBlock: the group that the attached memory is for.
+  uint64_t value = 0;   // kBlock: slot bytes on offer.
+  char text[256] = {};  // kHello: the receiver's nonce. kGoodbye: the reason.
+};
+
+class LocalMesh {
+ public:
+  struct Events {
+    // A kBlock message with the memory's descriptor.
+    std::function<void(const MeshMessage&, UniqueFd)> on_block;
+    // `why` completes "rank N ...": it died, or it left and said why.
+    std::function<void(int process, std::string why)> on_lost;
+  };
+
+  // Collective over all processes of the job. `deadline` bounds the whole.
+  static Result<std::unique_ptr<LocalMesh>> Connect(int process, int processes,
+                                                    const Settings& settings,
+                                                    KeyValueStore& store,
+                                                    const Deadline& deadline,
+                                                    Events events);
+  ~LocalMesh();
+
+  int process() const { return process_; }
+  // Processes of this host, ascending, with ourselves.
+  const std::vector<int>& local_processes() const { return local_; }
+  bool IsLocal(int process) const;
+
+  ProcessPage& page(int process) const;
+  ProcessPage& my_page() const { return page(process_); }
+
+  Status Send(int process, MeshMessage message, int fd = -1);
+  // Tells every peer that we leave on purpose, and why.
+  void SayGoodbye(const std::string& reason);
+  // Why `process` is gone, if it is.
+  std::optional<std::string> Lost(int process) const;
+  // "rank 1 (pid 4242)".
+  std::string Describe(int process) const;
+
+  // In a forked child: closes our ends, so that the child does not look like us to the
+  // peers. Async-signal-safe.
+  void CloseInForkedChild();
+
+ private:
+  struct Peer;
+
+  LocalMesh(int process, Events events);
+  Status Meet(int processes, const Settings& settings, KeyValueStore& store,
+              const Deadline& deadline);
+  Status Join(UniqueFd listener, const std::string& nonce,
+              const std::unordered_map<int, std::string>& nonces,
+              const Deadline& deadline);
+  Status ExchangePages(const Deadline& deadline);
+  Status SendRaw(const Peer& peer, MeshMessage message, int fd) const;
+  Result<std::pair<MeshMessage, UniqueFd>> ReceiveRaw(int socket,
+                                                      const Deadline& deadline) const;
+  void Watch();
+  bool HandleReadable(Peer& peer);  // False when the peer is gone.
+
+  const int process_;
+  const Events events_;
+  std::vector<int> local_;
+  SharedMemory my_page_;
+  std::unordered_map<int, std::unique_ptr<Peer>> peers_;
+  mutable std::mutex lost_mutex_;
+  std::unordered_map<int, std::string> lost_;
+  UniqueFd stop_event_;
+  std::atomic<bool> stopping_{false};
+  Thread watcher_;
+};
+
+}  // namespace smddp

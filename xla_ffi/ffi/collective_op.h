@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one custom call of a compiled program knows: its attributes, decoded once.
+//
+// XLA makes one per custom call when it loads an executable (the FFI "instantiate"
+// stage) and shares it between the local devices; it lives as long as the executable.
+// ForDevice may be called by any XLA thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "collective/call.h"
+#include "collective/rendezvous.h"
+#include "comm/group.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace smddp {
+
+// The attributes of the custom call, as lowering.py writes them.
+struct CollectiveAttributes {
+  int64_t key = 0;
+  int64_t op = 0;
+  bool shared = false;    // The key may stand for several calls of one program.
+  bool exported = false;  // No devices known: groups hold logical partition ids.
+  std::vector<int64_t> groups;  // All replica groups, end to end.
+  std::vector<int64_t> group_sizes;
+  std::vector<int64_t> devices;    // Global ids of the mesh, in logical order.
+  std::vector<int64_t> processes;  // The process of each of them.
+  std::string label;
+};
+
+// Where this process stands in the job.
+struct Place {
+  int process = 0;
+  int processes = 1;
+};
+
+// The operands of a collective, as one handler call shows them.
+struct Tensors {
+  DType dtype = DType::kF32;
+  std::vector<size_t> counts;
+  std::vector<std::string> shapes;
+};
+
+// Which of the instances of one key in a program an op is. `count` is final once the
+// program runs.
+struct Instance {
+  uint64_t index = 0;
+  std::shared_ptr<const std::atomic<uint64_t>> count;  // Null: there is only one.
+};
+
+// Tells the instances of one key in one program apart. A jitted function that is called
+// twice in a program is lowered once, so both calls carry one key; XLA loads them in
+// one order on every process (measured, jax 0.10.2 and 0.12.0), so their index in that
+// order names them. Lives in the registry; any thread.
+class InstanceCounter {
+ public:
+  // The instance that is being loaded.
+  Instance Next(uint64_t key);
+  // Lowering emits `key`: what is loaded next is a new program.
+  void Seal(uint64_t key);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<std::atomic<uint64_t>>> loaded_;
+};
+
+class CollectiveOp {
+ public:
+  static xla::ffi::TypeId id;  // Assigned by XLA at registration.
+
+  CollectiveOp(CollectiveAttributes attributes, Instance instance);
+
+  bool exported() const { return attributes_.exported; }
+  OpInstance& op() { return op_; }
+
+  // The group of `member`: a global device id, or a partition id if exported.
+  Result<std::shared_ptr<const Group>> GroupOf(int64_t member, const Place& place);
+
+  // The signature of the call's tensors. `describe` gives dtype, element counts and
+  // shapes; it is asked once, since shapes are static in a program.
+  template <typename Describe>
+  Result<std::shared_ptr<const Signature>> SignatureOf(Describe&& describe) {
+    const std::lock_guard lock(mutex_);
+    if (!signature_) {
+      auto tensors = describe();
+      SMDDP_RETURN_IF_ERROR(tensors.status());
+      signature_ = MakeSignature(*tensors);
+    }
+    return signature_;
+  }
+
+ private:
+  std::vector<Member> MembersOf(std::span<const int64_t> group,
+                                const Place& place) const;
+  std::shared_ptr<const Signature> MakeSignature(const Tensors& tensors) const;
+
+  const CollectiveAttributes attributes_;
+  const Instance instance_;
+  OpInstance op_;
+  std::mutex mutex_;
+  std::unordered_map<int64_t, std::shared_ptr<const Group>> groups_;
+  std::shared_ptr<const Signature> signature_;
+};
+
+}  // namespace smddp

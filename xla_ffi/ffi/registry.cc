@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ffi/registry.h"
+
+#include <pthread.h>
+
+namespace smddp {
+
+Registry& Registry::Get() {
+  static Registry* registry = new Registry();  // Leaked on purpose: see the header.
+  return *registry;
+}
+
+Engine& Registry::engine() {
+  if (Engine* engine = engine_.load()) return *engine;
+  // Losing a race to another maker is fine.
+  [[maybe_unused]] const Status made = Configure(Settings());
+  return *engine_.load();
+}
+
+Status Registry::Configure(const Settings& settings) {
+  const std::lock_guard lock(mutex_);
+  if (engine_.load() != nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the native engine runs already; call smddp_jax.init() before the "
+                  "first collective");
+  }
+  engine_.store(new Engine(settings));
+  pthread_atfork(nullptr, nullptr, [] {
+    if (Engine* engine = Get().engine_if_any()) engine->AfterForkInChild();
+  });
+  return Status();
+}
+
+Status Registry::Connect(int process, int processes, KeyValueStore& store) {
+  process_.store(process);
+  processes_.store(processes);
+  return engine().Connect(process, processes, store);
+}
+
+}  // namespace smddp

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one engine of this process, and who it is in the job.
+//
+// The only global state of the native half: XLA's handlers have nowhere else to find
+// the engine. Made at first use and never destroyed, because XLA may call handlers
+// until the process ends. Any thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "collective/engine.h"
+#include "comm/kv_store.h"
+#include "ffi/collective_op.h"
+
+namespace smddp {
+
+class Registry {
+ public:
+  static Registry& Get();
+
+  // Made with default settings if Connect has not been called before.
+  Engine& engine();
+  // Null until something needed the engine: what only looks must not start threads.
+  Engine* engine_if_any() const { return engine_.load(); }
+  InstanceCounter& instances() { return instances_; }
+  Place place() const { return {process_.load(), processes_.load()}; }
+
+  // Makes the engine with `settings`. An error if it is there already.
+  Status Configure(const Settings& settings);
+  Status Connect(int process, int processes, KeyValueStore& store);
+
+ private:
+  Registry() = default;
+
+  std::mutex mutex_;
+  std::atomic<Engine*> engine_{nullptr};
+  std::atomic<int> process_{0};
+  std::atomic<int> processes_{1};
+  InstanceCounter instances_;
+};
+
+}  // namespace smddp

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python module `smddp_jax._core`: the engine's controls, and the addresses of its
+// XLA handlers. Loaded by smddp_jax/_native.py only.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "base/settings.h"
+#include "comm/kv_store.h"
+#include "ffi/handlers_cpu.h"
+#include "ffi/interrupts.h"
+#include "ffi/registry.h"
+#include "reduce/reduce.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace smddp {
+namespace {
+
+// The one place where a Status becomes a Python exception.
+void ThrowIfError(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+// JAX's key-value store, reached through two Python callables. Used without the GIL.
+class PythonStore : public KeyValueStore {
+ public:
+  PythonStore(nb::callable set, nb::callable get)
+      : set_(std::move(set)), get_(std::move(get)) {}
+
+  Status Set(const std::string& key, const std::string& value) override {
+    const nb::gil_scoped_acquire gil;
+    try {
+      set_(key, nb::bytes(value.data(), value.size()));
+      return Status();
+    } catch (const nb::python_error& error) {
+      return Status(StatusCode::kSystem, error.what());
+    }
+  }
+
+  Result<std::string> Get(const std::string& key, const Deadline& deadline) override {
+    const nb::gil_scoped_acquire gil;
+    try {
+      const auto value = nb::cast<nb::bytes>(get_(key, deadline.SecondsLeft()));
+      return std::string(value.c_str(), value.size());
+    } catch (const nb::python_error& error) {
+      return Status(StatusCode::kDeadline, error.what());
+    }
+  }
+
+ private:
+  nb::callable set_;
+  nb::callable get_;
+};
+
+nb::dict Registrations() {
+  nb::dict handlers;
+  handlers["instantiate"] = nb::capsule(AllReduceInstantiate());
+  handlers["execute"] = nb::capsule(AllReduceExecute());
+  nb::dict targets;
+  targets[kAllReduceTarget] = handlers;
+  return targets;
+}
+
+nb::dict Types() {
+  nb::dict type;
+  type["type_id"] = nb::capsule(AllReduceStateId());
+  type["type_info"] = nb::capsule(AllReduceStateInfo());
+  nb::dict types;
+  types[kAllReduceState] = type;
+  return types;
+}
+
+void Connect(int process_index, int process_count, nb::callable kv_set,
+             nb::callable kv_get, const Settings& settings) {
+  PythonStore store(std::move(kv_set), std::move(kv_get));
+  Registry& registry = Registry::Get();
+  const nb::gil_scoped_release no_gil;
+  ThrowIfError(registry.Configure(settings));
+  ThrowIfError(registry.Connect(process_index, process_count, store));
+}
+
+nb::dict Stats() {
+  Engine::Stats stats;
+  if (Engine* engine = Registry::Get().engine_if_any()) stats = engine->stats();
+  nb::dict result;
+  result["calls"] = stats.calls;
+  result["bytes"] = stats.bytes;
+  result["host_calls"] = stats.host_calls;
+  result["failed"] = stats.failed;
+  result["in_flight"] = stats.in_flight;
+  result["staging_bytes"] = stats.staging_bytes;
+  return result;
+}
+
+}  // namespace
+}  // namespace smddp
+
+NB_MODULE(_core, m) {
+  using smddp::Registry;
+  using smddp::Settings;
+
+  nb::class_<Settings>(m, "Settings", "Settings of the native engine; see _env.py.")
+      .def(nb::init<>())
+      .def_rw("timeout_seconds", &Settings::timeout_seconds)
+      .def_rw("staging_bytes", &Settings::staging_bytes)
+      .def_rw("segment_bytes", &Settings::segment_bytes)
+      .def_rw("threads", &Settings::threads)
+      .def_rw("host_id", &Settings::host_id);
+
+  m.def("registrations", &smddp::Registrations,
+        nb::sig("def registrations() -> dict[str, dict[str, object]]"),
+        "XLA FFI targets of platform \"cpu\": name to the handlers of each stage.");
+  m.def("types", &smddp::Types,
+        nb::sig("def types() -> dict[str, dict[str, object]]"),
+        "XLA FFI state types, to be registered before the targets.");
+  m.def("connect", &smddp::Connect, "process_index"_a, "process_count"_a, "kv_set"_a,
+        "kv_get"_a, "settings"_a,
+        nb::sig("def connect(process_index: int, process_count: int, "
+                "kv_set: collections.abc.Callable[[str, bytes], None], "
+                "kv_get: collections.abc.Callable[[str, float], bytes], "
+                "settings: Settings) -> None"),
+        "Joins the job's other processes; collective. Raises RuntimeError.");
+  m.def(
+      "configure",
+      [](const Settings& settings) {
+        smddp::ThrowIfError(Registry::Get().Configure(settings));
+      },
+      "settings"_a, "Sets up the engine of a job of one process.");
+  m.def(
+      "disconnect",
+      [](const std::string& reason) {
+        const nb::gil_scoped_release no_gil;
+        if (auto* engine = Registry::Get().engine_if_any()) engine->Disconnect(reason);
+      },
+      "reason"_a, "Leaves the job: tells the peers why, fails what is in flight.");
+  m.def(
+      "drain",
+      [](double seconds) {
+        const nb::gil_scoped_release no_gil;
+        auto* engine = Registry::Get().engine_if_any();
+        return engine == nullptr || engine->Drain(seconds);
+      },
+      "seconds"_a, "Waits until no collective is in flight; False at the deadline.");
+  m.def(
+      "abort",
+      [](const std::string& reason) {
+        if (auto* engine = Registry::Get().engine_if_any()) engine->Abort(reason);
+      },
+      "reason"_a, "Fails every collective that is in flight.");
+  m.def(
+      "watch_interrupts",
+      [] { smddp::ThrowIfError(smddp::WatchInterrupts()); },
+      "Lets Ctrl-C end a wait for a collective. Main thread only.");
+  m.def(
+      "seal",
+      [](int64_t key) {
+        Registry::Get().instances().Seal(static_cast<uint64_t>(key));
+      },
+      "key"_a, "Tells that lowering emits `key`, so that a new program follows.");
+  m.def("stats", &smddp::Stats, nb::sig("def stats() -> dict[str, int]"),
+        "Counters of this process's engine.");
+  m.def("instruction_set", &smddp::ReduceInstructionSet,
+        "\"avx512\", \"avx2\" or \"generic\".");
+}
