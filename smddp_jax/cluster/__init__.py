@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from smddp_jax.cluster.session import (
-    core,
     current,
     engine_problem,
     host_problem,
@@ -16,7 +15,6 @@ from smddp_jax.cluster.session import (
 )
 
 __all__ = [
-    "core",
     "engine_problem",
     "host_problem",
     "init",

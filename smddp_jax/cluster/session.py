@@ -11,11 +11,12 @@ import atexit
 import logging
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import TracebackType
 
 import jax
 
@@ -84,8 +85,8 @@ def init() -> None:
         return
     problem = engine_problem()
     session = _join()
-    if session.size > 1 and problem is None:
-        _connect(session)
+    if problem is None:
+        _start_engine(session)
     _session = session
     _hook_into_exit()
 
@@ -137,15 +138,6 @@ def engine_problem() -> str | None:
         raise EngineUnavailableError(problem)
     warnings.warn(f"running on stock JAX: {problem}", RuntimeWarning, stacklevel=3)
     return problem
-
-
-def core() -> ModuleType:
-    """The native module, loaded and registered.
-
-    Raises:
-      EngineUnavailableError: it does not load here.
-    """
-    return _native.load()
 
 
 def host_problem(process_indices: Iterable[int]) -> str | None:
@@ -236,17 +228,27 @@ def _trade_hosts(rank: int, size: int) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def _connect(session: Session) -> None:
-    """Joins the engine to those of the other processes of this host."""
-    store = _jax_compat.coordination_store()
-    prefix = f"smddp/{_epoch}/engine/"
-    _native.load().connect(
-        session.rank,
-        session.size,
-        lambda key, value: store.set(prefix + key, value),
-        lambda key, seconds: store.get(prefix + key, seconds),
-        _native.settings(session.hosts[session.rank]),
-    )
+def _start_engine(session: Session) -> None:
+    """Sets up the engine, joined to those of the other processes of this host."""
+    engine = _native.load()
+    settings = _native.settings(session.hosts[session.rank])
+    try:
+        if session.size == 1:
+            engine.configure(settings)
+        else:
+            store = _jax_compat.coordination_store()
+            prefix = f"smddp/{_epoch}/engine/"
+            engine.connect(
+                session.rank,
+                session.size,
+                lambda key, value: store.set(prefix + key, value),
+                lambda key, seconds: store.get(prefix + key, seconds),
+                settings,
+            )
+    except RuntimeError as error:
+        raise ClusterError(f"rank {session.rank} of {session.size}: {error}") from error
+    if threading.current_thread() is threading.main_thread():
+        engine.watch_interrupts()
 
 
 def _leave() -> Session | None:
@@ -262,9 +264,9 @@ def _leave() -> Session | None:
         return session
     if _failure is None:
         engine.drain(_env.get("SMDDP_TIMEOUT"))
-        engine.disconnect(f"rank {session.rank} left the job")
+        engine.disconnect("it has ended")
     else:
-        engine.disconnect(f"rank {session.rank} raised {_failure}")
+        engine.disconnect(f"it raised {_failure}")
     return session
 
 
@@ -290,10 +292,18 @@ def _hook_into_exit() -> None:
 
 
 def _at_exit() -> None:
-    failed = _failure is not None
     session = _leave()
     # JAX's own handler shuts jax.distributed down next. With a service of ours that
     # takes no time. One that the program started itself waits for all processes, also
     # for dead ones.
-    if session is not None and failed and not session.started_distributed:
+    if session is None or session.started_distributed or session.size == 1:
+        return
+    if _failure is not None or _collectives_failed():
         _jax_compat.abandon_distributed()
+
+
+def _collectives_failed() -> bool:
+    try:
+        return _native.load().stats()["failed"] > 0
+    except EngineUnavailableError:
+        return False
