@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only file that touches `jax._src` or asks for a version of jax.
+
+What we need of JAX's inside is wrapped here in small functions with our own names, so
+that a new jax release is met in one place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax._src import config, core, dispatch, sharding_impls
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
+from jax._src.mesh import get_concrete_mesh
+
+OLDEST_TESTED = (0, 10)
+FIRST_UNTESTED = (0, 13)
+
+
+def version_problem(version: str = jax.__version__) -> str | None:
+    """Says in one line why this jax is not supported, or returns None."""
+    release = tuple(int(part) for part in version.split(".")[:2])
+    if OLDEST_TESTED <= release < FIRST_UNTESTED:
+        return None
+    oldest, untested = (".".join(map(str, v)) for v in (OLDEST_TESTED, FIRST_UNTESTED))
+    return (
+        f"smddp_jax is tested with jax >= {oldest}, < {untested} and found jax "
+        f"{version}: install a jax of that range, or set SMDDP_FALLBACK=1 to run on "
+        "stock JAX"
+    )
+
+
+# --- cluster: JAX's distributed runtime -----------------------------------------------
+
+
+class KeyTimeoutError(Exception):
+    """A key did not appear in JAX's key-value store in time."""
+
+
+class CoordinationStore:
+    """JAX's coordination service as a key-value store of bytes. Thread-safe."""
+
+    def __init__(self, client: Any):
+        self._client = client
+
+    def set(self, key: str, value: bytes) -> None:
+        """Sets a key that is not set yet."""
+        self._client.key_value_set_bytes(key, value)
+
+    def get(self, key: str, seconds: float) -> bytes:
+        """Waits until somebody has set `key`.
+
+        Raises:
+          KeyTimeoutError: nobody did within `seconds`.
+        """
+        try:
+            return self._client.blocking_key_value_get_bytes(key, int(seconds * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+            raise KeyTimeoutError(f"no key {key!r} within {seconds:g} s") from None
+
+
+def backend_exists() -> bool:
+    """Whether JAX has made a backend, after which a process can't join a job."""
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
+def distributed_membership() -> tuple[int, int] | None:
+    """(process index, process count) of `jax.distributed`, or None if it isn't up."""
+    from jax._src import distributed
+
+    state = distributed.global_state
+    return None if state.client is None else (state.process_id, state.num_processes)
+
+
+def coordination_store() -> CoordinationStore:
+    """The key-value store of `jax.distributed`, which must be up."""
+    from jax._src import distributed
+
+    assert distributed.global_state.client is not None
+    return CoordinationStore(distributed.global_state.client)
+
+
+class _ServiceElsewhere:
+    """Stands for `jaxlib._jax` where rank 0 must not open a service of its own."""
+
+    class _NoService:
+        def shutdown(self) -> None:
+            pass
+
+    def __init__(self, module: Any):
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def get_distributed_runtime_service(self, *_: Any, **__: Any) -> Any:
+        return self._NoService()
+
+
+@contextlib.contextmanager
+def _service_elsewhere() -> Iterator[None]:
+    from jax._src import distributed
+
+    module = distributed._jax
+    distributed._jax = _ServiceElsewhere(module)
+    try:
+        yield
+    finally:
+        distributed._jax = module
+
+
+def start_distributed(
+    coordinator: str,
+    size: int,
+    rank: int,
+    *,
+    init_seconds: float,
+    heartbeat_seconds: float,
+    local_device_ids: Sequence[int] | None,
+    preemption_service: bool,
+) -> None:
+    """Starts `jax.distributed` as a client of a coordination service that is up.
+
+    Args:
+      coordinator: host:port of the service.
+      size: number of processes.
+      rank: index of this process.
+      init_seconds: how long to wait for the service and for the other processes.
+      heartbeat_seconds: after how long JAX takes a mute process for dead.
+      local_device_ids: the accelerators of this process; None for all.
+      preemption_service: whether JAX catches SIGTERM to announce a preemption.
+    """
+    jax.config.update("jax_enable_preemption_service", preemption_service)
+    with _service_elsewhere():
+        jax.distributed.initialize(
+            coordinator,
+            size,
+            rank,
+            local_device_ids=local_device_ids,
+            cluster_detection_method="deactivate",
+            initialization_timeout=max(1, int(init_seconds)),
+            heartbeat_timeout_seconds=int(heartbeat_seconds),
+        )
+
+
+def abandon_distributed() -> None:
+    """Makes the end of this process skip the shutdown barrier of `jax.distributed`.
+
+    The barrier waits for every process of the job, up to 300 s, also for dead ones. The
+    client is kept alive to the end on purpose: destroying it runs the same barrier.
+    """
+    from jax._src import distributed
+
+    state = distributed.global_state
+    for name in ("preemption_sync_manager", "client", "service"):
+        handle = getattr(state, name)
+        if handle is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+            setattr(state, name, None)
+
+
+# --- lowering: primitives, lowering rules, what a rule knows --------------------------
+
+
+class StockReduction(NamedTuple):
+    """One of JAX's own reduction primitives and what it computes."""
+
+    primitive: Any
+    op: str
+
+
+@functools.cache
+def stock_reductions() -> dict[str, StockReduction]:
+    """JAX's all-reduce primitives of this release, by name."""
+    from jax._src.lax import parallel
+
+    known = {
+        "psum": "sum",
+        "psum_invariant": "sum",
+        "unreduced_psum": "sum",
+        "pmax": "max",
+        "unreduced_pmax": "max",
+        "pmin": "min",
+        "unreduced_pmin": "min",
+    }
+    found = {name: getattr(parallel, f"{name}_p", None) for name in known}
+    return {
+        name: StockReduction(primitive, known[name])
+        for name, primitive in found.items()
+        if primitive is not None
+    }
+
+
+def register_rule(primitive: Any, rule: Callable[..., Any]) -> Callable[[], None]:
+    """Makes `rule` lower `primitive` on CPU; returns what puts the old rule back.
+
+    The rule runs once per equation: JAX must not call the function that one equation
+    was lowered to from another, since each of them gets a key of its own.
+    """
+    rules = mlir._platform_specific_lowerings["cpu"]
+    before = rules.get(primitive)
+    was_cacheable = primitive not in mlir._uncacheable_primitives
+    mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
+    _replaced[primitive] = before
+
+    def restore() -> None:
+        del _replaced[primitive]
+        if before is None:
+            rules.pop(primitive, None)
+        else:
+            rules[primitive] = before
+        if was_cacheable:
+            mlir._uncacheable_primitives.discard(primitive)
+
+    return restore
+
+
+_replaced: dict[Any, Any] = {}
+
+
+def stock_rule(primitive: Any) -> Callable[..., Any]:
+    """The lowering rule that `primitive` has on CPU without us."""
+    rules = mlir._platform_specific_lowerings["cpu"]
+    entry = _replaced.get(primitive, rules.get(primitive))
+    return (entry or mlir._lowerings[primitive]).rule
+
+
+def apply_primitive(primitive: Any, *args: Any, **params: Any) -> Any:
+    """Runs one primitive by itself, as JAX runs its own outside of a trace."""
+    return dispatch.apply_primitive(primitive, *args, **params)
+
+
+def lower_stock(
+    ctx: Any, primitive: Any, aval: Any, out: Any, arg: Any, params: Mapping[str, Any]
+) -> Any:
+    """Emits what JAX would emit for one reduction; returns its one result."""
+    inner = ctx.replace(primitive=primitive, avals_in=[aval], avals_out=[out])
+    (result,) = stock_rule(primitive)(inner, arg, **params)
+    return result
+
+
+def checks_varying_axes() -> bool:
+    """Whether the types of this trace tell which mesh axes a value varies over."""
+    return config._check_vma.value
+
+
+def drops_axes_of_size_one() -> bool:
+    """Whether JAX was asked to leave mesh axes of size one out of its types."""
+    return config.remove_size_one_mesh_axis_from_type.value
+
+
+def make_varying(value: Any, axes: Sequence[Hashable]) -> Any:
+    """Casts `value` to vary over `axes`, where types are checked and it does not."""
+    if not (config.auto_pcast.value and config._check_vma.value):
+        return value
+    missing = set(axes) - core.typeof(value).mat.varying
+    return core.pvary(value, tuple(a for a in axes if a in missing))
+
+
+def is_partly_reduced(value: Any, axes: Sequence[Hashable]) -> bool:
+    """Whether `value`'s type says unreduced or reduced over one of `axes`."""
+    kind = core.typeof(value).mat
+    return any(axis in kind.unreduced or axis in kind.reduced for axis in axes)
+
+
+class MeshContext(NamedTuple):
+    """What a lowering rule knows of the devices its program will run on.
+
+    Attributes:
+      axes: names and sizes of the mesh's axes, in order; empty outside of a mesh.
+      manual: the axes that the program spells out, device by device.
+      devices: the devices in logical order, or None if they are not known.
+    """
+
+    axes: tuple[tuple[Hashable, int], ...]
+    manual: frozenset[Hashable]
+    devices: tuple[Any, ...] | None
+
+
+def mesh_context(ctx: Any) -> MeshContext | None:
+    """The mesh of the equation being lowered, or None outside of a device mesh."""
+    context = ctx.module_context.axis_context
+    if not isinstance(context, sharding_impls.SPMDAxisContext):
+        return None
+    mesh = context.mesh
+    known = isinstance(mesh, jax.sharding.Mesh)
+    return MeshContext(
+        tuple(mesh.shape.items()),
+        frozenset(context.manual_axes),
+        tuple(mesh.devices.flat) if known else None,
+    )
+
+
+def lowering_platforms(ctx: Any) -> tuple[str, ...]:
+    """The platforms that the equation is lowered for at once."""
+    return tuple(ctx.platforms or ctx.module_context.platforms)
+
+
+def is_exporting(ctx: Any) -> bool:
+    """Whether the module is made by `jax.export`, to run on devices not known yet."""
+    return ctx.module_context.lowering_parameters.for_export
+
+
+def module_name(ctx: Any) -> str:
+    """The name of the module being lowered, such as jit_step."""
+    return ctx.module_context.module.operation.attributes["sym_name"].value
+
+
+def next_position(ctx: Any) -> int:
+    """Counts up from 0 within the module being lowered."""
+    # Every context of one module shares this dictionary, and no two modules do.
+    shared = ctx.module_context.cached_primitive_lowerings
+    position = shared.get(_POSITION, -1) + 1
+    shared[_POSITION] = position
+    return position
+
+
+_POSITION = "smddp_position"
+
+
+def in_shared_function() -> bool:
+    """Whether the op emitted next sits in a function that several places may call."""
+    here: Any = ir.InsertionPoint.current
+    op = here.block.owner
+    while op is not None and op.operation.name != "func.func":
+        op = op.operation.parent
+    if op is None:
+        return True
+    attributes = op.operation.attributes
+    return "sym_visibility" not in attributes or (
+        attributes["sym_visibility"].value != "public"
+    )
+
+
+def partition_id() -> Any:
+    """Emits the logical id of the device that runs the program, an u32 scalar."""
+    return hlo.partition_id()
+
+
+def custom_call(
+    ctx: Any,
+    target: str,
+    operands: Sequence[Any],
+    avals_in: Sequence[Any],
+    avals_out: Sequence[Any],
+    aliases: Mapping[int, int],
+    attributes: Mapping[str, Any],
+) -> list[Any]:
+    """Emits a call of the FFI target; returns its results."""
+    rule = jax.ffi.ffi_lowering(
+        target, has_side_effect=False, operand_output_aliases=dict(aliases)
+    )
+    inner = ctx.replace(avals_in=list(avals_in), avals_out=list(avals_out))
+    return list(rule(inner, *operands, **attributes))
+
+
+def scalar_type(dtype: Any) -> Any:
+    """The abstract value of a scalar of `dtype`."""
+    return core.ShapedArray((), dtype)
+
+
+def is_static(shape: Sequence[Any]) -> bool:
+    """Whether every dimension is a number, none a symbol of `jax.export`."""
+    return core.is_constant_shape(shape)
+
+
+def tie_lowering_to_devices(primitives: Callable[[], frozenset[Any]]) -> None:
+    """Keeps lowered reductions of two meshes of one shape apart under `jax.set_mesh`.
+
+    There the jaxpr holds no devices and jax shares one lowered module between meshes of
+    equal shape, unless the jaxpr has a primitive that asks for devices. We ask for them
+    only where a concrete mesh is set: the set in `dispatch` would also forbid programs
+    with meshes of two shapes, and abstract meshes.
+    """
+    stock = dispatch.jaxpr_has_prim_requiring_devices
+    if getattr(stock, "smddp", False):
+        return
+
+    def requires_devices(jaxpr: Any) -> bool:
+        if stock(jaxpr):
+            return True
+        return not get_concrete_mesh().empty and _contains(jaxpr, primitives())
+
+    requires_devices.smddp = True  # pyright: ignore[reportFunctionMemberAccess]
+    dispatch.jaxpr_has_prim_requiring_devices = requires_devices
+
+
+def _contains(jaxpr: Any, primitives: frozenset[Any]) -> bool:
+    seen = set()
+    stack = [jaxpr]
+    while stack:
+        current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if any(eqn.primitive in primitives for eqn in current.eqns):
+            return True
+        stack.extend(core.subjaxprs(current))
+    return False

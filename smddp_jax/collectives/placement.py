@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides, while a program is lowered, whether we run a reduction and over whom.
+
+The decision must come out alike in every process of a job, so it looks only at what
+they share: the program, the mesh, and which processes sit on one host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smddp_jax import _jax_compat, cluster
+
+Groups = tuple[tuple[int, ...], ...]
+
+_NUMBERS = frozenset(
+    "int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+    "float16 bfloat16 float32 float64".split()
+)
+_COMPLEX = frozenset({"complex64", "complex128"})
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The devices of one reduction, as the engine wants to hear of them.
+
+    Attributes:
+      groups: who is reduced with whom: global device ids, or positions in the mesh
+        where `exported`.
+      devices: global ids of the mesh's devices, in order; empty where `exported`.
+      processes: the process of each of `devices`.
+      exported: whether the devices are known only when the program runs.
+    """
+
+    groups: Groups
+    devices: tuple[int, ...]
+    processes: tuple[int, ...]
+    exported: bool
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a reduction is left to XLA, and its groups if it has any."""
+
+    reason: str
+    groups: Groups = ()
+
+
+def place(
+    ctx: Any,
+    op: str,
+    avals: Sequence[Any],
+    axes: Sequence[Hashable],
+    axis_index_groups: Groups | None,
+) -> Placement | Refusal:
+    """Finds the devices that a reduction over named `axes` joins, if we can run it."""
+    platforms = _jax_compat.lowering_platforms(ctx)
+    if platforms != ("cpu",):
+        return Refusal(f"lowered for {', '.join(platforms)}, we take cpu")
+    mesh = _jax_compat.mesh_context(ctx)
+    if mesh is None:
+        return Refusal("not inside shard_map or pmap")
+    groups = logical_groups(mesh.axes, axes, axis_index_groups)
+    if max(map(len, groups)) == 1:
+        return Refusal("groups of one device: nothing to reduce", groups)
+    if any(size > 1 and name not in mesh.manual for name, size in mesh.axes):
+        return Refusal("mesh is only partly manual", groups)
+    for aval in avals:
+        if reason := _unusable(op, aval):
+            return Refusal(reason, groups)
+    if _jax_compat.is_exporting(ctx):
+        return Placement(groups, (), (), exported=True)
+    if mesh.devices is None:
+        return Refusal("the mesh is abstract: its devices are not known", groups)
+    ids = tuple(device.id for device in mesh.devices)
+    processes = tuple(device.process_index for device in mesh.devices)
+    for joined in {frozenset(processes[n] for n in group) for group in groups}:
+        if len(joined) > 1 and (reason := _apart(joined)):
+            return Refusal(reason, groups)
+    global_groups = tuple(tuple(ids[n] for n in group) for group in groups)
+    return Placement(global_groups, ids, processes, exported=False)
+
+
+def logical_groups(
+    mesh_axes: Sequence[tuple[Hashable, int]],
+    axes: Sequence[Hashable],
+    axis_index_groups: Groups | None,
+) -> Groups:
+    """Positions in the mesh that reduce with each other, members in axis order."""
+    names = [name for name, _ in mesh_axes]
+    sizes = [size for _, size in mesh_axes]
+    positions = np.arange(math.prod(sizes)).reshape(sizes)
+    reduced = [names.index(axis) for axis in axes]
+    rows = np.moveaxis(positions, reduced, range(len(reduced)))
+    whole = rows.reshape(math.prod(sizes[n] for n in reduced), -1).T.tolist()
+    if axis_index_groups is None:
+        return tuple(map(tuple, whole))
+    return tuple(
+        tuple(row[n] for n in group) for row in whole for group in axis_index_groups
+    )
+
+
+def _unusable(op: str, aval: Any) -> str | None:
+    dtype = aval.dtype.name
+    if dtype not in _NUMBERS and not (op == "sum" and dtype in _COMPLEX):
+        return f"we don't take {op} of {dtype}"
+    if not _jax_compat.is_static(aval.shape):
+        return "its shape is symbolic"
+    return None
+
+
+def _apart(processes: frozenset[int]) -> str | None:
+    """Why these processes can't share memory, if they can't."""
+    if not cluster.is_initialized():
+        return "several processes, and smddp_jax.init() was not called"
+    return cluster.host_problem(processes)
