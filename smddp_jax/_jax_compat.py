@@ -7,6 +7,7 @@ that a new jax release is met in one place.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -14,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import config, core, dispatch, sharding_impls
+from jax._src import ad_util, config, core, dispatch, sharding_impls
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
@@ -170,6 +171,20 @@ def abandon_distributed() -> None:
             setattr(state, name, None)
 
 
+def forget_jax_in_forked_child() -> None:
+    """Makes the end of a forked child skip JAX's clean-up, which would hang there.
+
+    It waits for threads and connections that only the parent has.
+    """
+    from jax._src import api, dispatch, xla_bridge
+
+    atexit.unregister(api.clean_up)
+    atexit.unregister(dispatch.wait_for_tokens)
+    for backend in xla_bridge._backends.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
+    abandon_distributed()
+
+
 # --- lowering: primitives, lowering rules, what a rule knows --------------------------
 
 
@@ -203,23 +218,27 @@ def stock_reductions() -> dict[str, StockReduction]:
 
 
 def register_rule(primitive: Any, rule: Callable[..., Any]) -> Callable[[], None]:
-    """Makes `rule` lower `primitive` on CPU; returns what puts the old rule back.
+    """Puts `rule` in the place of the one that lowers `primitive` on CPU.
 
     The rule runs once per equation: JAX must not call the function that one equation
-    was lowered to from another, since each of them gets a key of its own.
+    was lowered to from another, since each of them gets a key of its own. It sees other
+    platforms too: with a rule for CPU beside the one for all, jax 0.10 to 0.12 can't
+    lower an uncacheable primitive for several platforms at once.
+
+    Returns:
+      What puts the old rule back.
     """
-    rules = mlir._platform_specific_lowerings["cpu"]
-    before = rules.get(primitive)
+    specific = mlir._platform_specific_lowerings["cpu"]
+    rules = specific if primitive in specific else mlir._lowerings
+    before = rules[primitive]
     was_cacheable = primitive not in mlir._uncacheable_primitives
-    mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
     _replaced[primitive] = before
+    platform = "cpu" if rules is specific else None
+    mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
 
     def restore() -> None:
+        rules[primitive] = before
         del _replaced[primitive]
-        if before is None:
-            rules.pop(primitive, None)
-        else:
-            rules[primitive] = before
         if was_cacheable:
             mlir._uncacheable_primitives.discard(primitive)
 
@@ -231,9 +250,17 @@ _replaced: dict[Any, Any] = {}
 
 def stock_rule(primitive: Any) -> Callable[..., Any]:
     """The lowering rule that `primitive` has on CPU without us."""
-    rules = mlir._platform_specific_lowerings["cpu"]
-    entry = _replaced.get(primitive, rules.get(primitive))
+    specific = mlir._platform_specific_lowerings["cpu"]
+    entry = _replaced.get(primitive) or specific.get(primitive)
     return (entry or mlir._lowerings[primitive]).rule
+
+
+def allow_in_exports(target: str) -> None:
+    """Lets `jax.export` serialize calls of `target` without asking each time."""
+    from jax._src.export import _export
+
+    # Missing in a later jax, `disabled_checks` of jax.export still lets them through.
+    getattr(_export, "_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE", set()).add(target)
 
 
 def apply_primitive(primitive: Any, *args: Any, **params: Any) -> Any:
@@ -248,6 +275,17 @@ def lower_stock(
     inner = ctx.replace(primitive=primitive, avals_in=[aval], avals_out=[out])
     (result,) = stock_rule(primitive)(inner, arg, **params)
     return result
+
+
+def zero_tangent(value: Any) -> Any:
+    """The symbolic zero that stands for the tangent of `value`."""
+    zero: Any = ad_util.Zero
+    return zero.from_primal_value(value)
+
+
+def is_tracer(value: Any) -> bool:
+    """Whether `value` is known only when the program runs."""
+    return isinstance(value, core.Tracer)
 
 
 def checks_varying_axes() -> bool:

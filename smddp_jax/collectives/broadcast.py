@@ -71,9 +71,7 @@ def _spread_floats(leaves: list[Any], axes: tuple[Hashable, ...], root: int) -> 
     @spread.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         mine = lax.axis_index(axes) == root
-        masked = jax.tree.map(
-            lambda t: jnp.where(mine, t, jnp.zeros_like(t)), *tangents
-        )
+        masked = [jnp.where(mine, t, jnp.zeros_like(t)) for t in tangents[0]]
         return spread(*primals), psum(masked, axes)
 
     return spread(leaves)

@@ -152,7 +152,7 @@ def _engine_problem() -> str | None:
 def _row(reduction: Reduction, installed: bool, problem: str | None) -> Row:
     found = reduction.found
     ours = isinstance(found, Placement)
-    why = _over(found) if ours else found.reason
+    why = _over(found) if isinstance(found, Placement) else found.reason
     if ours and problem is not None:
         ours, why = False, problem
     elif ours and not (installed or reduction.explicit):

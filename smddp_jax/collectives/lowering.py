@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowers reductions to our custom call: `install()`, and what the rules emit.
 
-The rules wrap JAX's own on CPU and look at the mode when they run. The mode is a JAX
+The rules wrap JAX's own and look at the mode when they run. The mode is a JAX
 user context, part of the key of every trace and compile cache: a function compiled
 before `install()` is lowered anew at its next call, and found again after
 `uninstall()`. Everything here runs in the thread that lowers a program.
@@ -209,32 +209,22 @@ def _integers(values: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _lower_stock_primitive(name: str, ctx: Any, arg: Any, **params: Any) -> list[Any]:
     """The rule of one of JAX's own primitives, which reduces one array."""
-    stock = _jax_compat.stock_reductions()[name]
+    primitive, op = _jax_compat.stock_reductions()[name]
     (aval,), (out,) = ctx.avals_in, ctx.avals_out
+    lower_stock = functools.partial(_jax_compat.lower_stock, ctx, primitive, aval, out)
     axes = params["axes"]
     named = tuple(axis for axis in axes if not isinstance(axis, int))
-    results = None
+    reduced = None
     if named and _mode.value is not None:
         local = arg
-        if len(named) < len(axes):  # vmap's axes are reduced in the device first
-            inside = {**params, "axes": tuple(a for a in axes if isinstance(a, int))}
-            local = _jax_compat.lower_stock(
-                ctx, stock.primitive, aval, out, arg, inside
-            )
-        results = lower_reduction(
-            ctx,
-            stock.op,
-            [local],
-            [out],
-            named,
-            params.get("axis_index_groups"),
-            explicit=False,
+        if len(named) < len(axes):  # vmap's axes, which the device reduces by itself
+            inside = tuple(axis for axis in axes if isinstance(axis, int))
+            local = lower_stock(arg, {**params, "axes": inside})
+        groups = params.get("axis_index_groups")
+        reduced = lower_reduction(
+            ctx, op, [local], [out], named, groups, explicit=False
         )
-    if results is None:
-        results = [
-            _jax_compat.lower_stock(ctx, stock.primitive, aval, out, arg, params)
-        ]
-    return results
+    return reduced if reduced is not None else [lower_stock(arg, params)]
 
 
 @contextlib.contextmanager
@@ -275,3 +265,4 @@ def _device_bound() -> frozenset[Any]:
 
 
 _jax_compat.tie_lowering_to_devices(_device_bound)
+_jax_compat.allow_in_exports(TARGET)

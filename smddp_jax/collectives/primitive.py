@@ -42,10 +42,7 @@ def _define(stock_name: str, transpose: Transpose | None) -> Primitive:
         ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive)
         ad.primitive_transposes[primitive] = functools.partial(_transpose, transpose)
     mlir.register_lowering(
-        primitive, functools.partial(_lower_stock, stock), cacheable=False
-    )
-    mlir.register_lowering(
-        primitive, functools.partial(_lower, stock, op), platform="cpu", cacheable=False
+        primitive, functools.partial(_lower, stock, op), cacheable=False
     )
     own_primitives.add(primitive)
     return primitive
@@ -89,7 +86,7 @@ def _drop_unused(used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
 def _jvp(primitive: Primitive, primals: Any, tangents: Any, **params: Any) -> Any:
     """Linear, leaf by leaf: what is zero takes no part."""
     outs = primitive.bind(*primals, **params)
-    tangents_out = [ad.Zero.from_primal_value(out) for out in outs]
+    tangents_out = [_jax_compat.zero_tangent(out) for out in outs]
     live = [n for n, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
     if live:
         moved = primitive.bind(*(tangents[n] for n in live), **params)

@@ -104,9 +104,7 @@ def _is_usual(axes: tuple[Hashable, ...], groups: IndexGroups | None) -> bool:
 
 
 def _is_plain(leaf: Any, axes: tuple[Hashable, ...]) -> bool:
-    return isinstance(leaf, jax.core.Tracer) and not _jax_compat.is_partly_reduced(
-        leaf, axes
-    )
+    return _jax_compat.is_tracer(leaf) and not _jax_compat.is_partly_reduced(leaf, axes)
 
 
 def _prepare(kind: Any, leaf: Any, axes: tuple[Hashable, ...]) -> Any:
