@@ -1,0 +1,70 @@
+from collections.abc import Callable
+
+
+class Settings:
+    """Settings of the native engine; see _env.py."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def timeout_seconds(self) -> float: ...
+
+    @timeout_seconds.setter
+    def timeout_seconds(self, arg: float, /) -> None: ...
+
+    @property
+    def staging_bytes(self) -> int: ...
+
+    @staging_bytes.setter
+    def staging_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+    @segment_bytes.setter
+    def segment_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @threads.setter
+    def threads(self, arg: int, /) -> None: ...
+
+    @property
+    def host_id(self) -> str: ...
+
+    @host_id.setter
+    def host_id(self, arg: str, /) -> None: ...
+
+def registrations() -> dict[str, dict[str, object]]:
+    """XLA FFI targets of platform "cpu": name to the handlers of each stage."""
+
+def types() -> dict[str, dict[str, object]]:
+    """XLA FFI state types, to be registered before the targets."""
+
+def connect(process_index: int, process_count: int, kv_set: Callable[[str, bytes], None], kv_get: Callable[[str, float], bytes], settings: Settings) -> None:
+    """Joins the job's other processes; collective. Raises RuntimeError."""
+
+def configure(settings: Settings) -> None:
+    """Sets up the engine of a job of one process."""
+
+def disconnect(reason: str) -> None:
+    """Leaves the job: tells the peers why, fails what is in flight."""
+
+def drain(seconds: float) -> bool:
+    """Waits until no collective is in flight; False at the deadline."""
+
+def abort(reason: str) -> None:
+    """Fails every collective that is in flight."""
+
+def watch_interrupts() -> None:
+    """Lets Ctrl-C end a wait for a collective. Main thread only."""
+
+def seal(key: int) -> None:
+    """Tells that lowering emits `key`, so that a new program follows."""
+
+def stats() -> dict[str, int]:
+    """Counters of this process's engine."""
+
+def instruction_set() -> str:
+    """"avx512", "avx2" or "generic"."""
