@@ -17,9 +17,9 @@ export PATH := $(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-CC_SOURCES := $(shell find xla_ffi -name '*.cc' -o -name '*.h')
-PACKAGE := $(CC_SOURCES) pyproject.toml $(shell find xla_ffi -name 'CMake*' -o -name '*.cmake') \
-  $(shell find smddp_jax -name '*.py')
+CC_SOURCES := $(shell find xla_ffi benchmarks -name '*.cc' -o -name '*.h')
+PACKAGE := pyproject.toml $(shell find xla_ffi smddp_jax -name '*.cc' -o -name '*.h' \
+  -o -name 'CMake*' -o -name '*.cmake' -o -name '*.py')
 NATIVE_PRESETS := release tsan asan
 
 .PHONY: demo test pytest native lint format bench stub install clean FORCE
