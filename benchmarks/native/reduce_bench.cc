@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast Reduce() is, beside memcpy over the same memory: a table of medians.
 //
-//   cmake --build BUILD --target reduce_bench && BUILD/.../reduce_bench [max_mib]
+//   g++ -std=c++20 -O3 -Ixla_ffi benchmarks/native/reduce_bench.cc
+//       BUILD/reduce/libsmddp_reduce.a -pthread && ./a.out [greatest MiB per buffer]
 //
 // Every buffer is touched before the clock runs: page faults are not measured. The
 // rate counts each input read once and each output written once.

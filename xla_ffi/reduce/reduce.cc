@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reduce/reduce.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -129,6 +133,19 @@ const char* ReduceInstructionSet() { return Best().name; }
 
 namespace smddp::reduce {
 
+#if defined(__x86_64__)
+namespace {
+
+// Asked of the processor: clang's __builtin_cpu_supports does not know this one. The
+// check for AVX2 covers whether the system saves the wide registers.
+bool HasF16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
+#endif
+
 const Kernels* const* AvailableKernels() {
   static const auto kAvailable = [] {
     std::array<const Kernels*, 4> available = {};
@@ -138,7 +155,7 @@ const Kernels* const* AvailableKernels() {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       available[n++] = &kAvx512Kernels;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && HasF16c()) {
       available[n++] = &kAvx2Kernels;
     }
 #endif

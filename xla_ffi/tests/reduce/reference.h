@@ -174,6 +174,7 @@ inline Bytes RandomArray(DType dtype, size_t count, std::mt19937_64& random) {
 
 // The first element where two results differ, or `count`. Any NaN equals any NaN.
 inline size_t FirstDifference(DType dtype, const Bytes& a, const Bytes& b, size_t count) {
+  if (a == b) return count;
   const size_t part = SizeOf(dtype) / Parts(dtype);
   for (size_t e = 0; e < count * Parts(dtype); ++e) {
     if (std::memcmp(a.data() + e * part, b.data() + e * part, part) == 0) continue;
