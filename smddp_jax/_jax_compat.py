@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import ad_util, config, core, dispatch, sharding_impls
+from jax._src import config, core, dispatch, sharding_impls
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
@@ -93,7 +93,12 @@ def coordination_store() -> CoordinationStore:
 
 
 class _ServiceElsewhere:
-    """Stands for `jaxlib._jax` where rank 0 must not open a service of its own."""
+    """Stands for `jaxlib._jax` while `jax.distributed` starts.
+
+    Rank 0 must not open a service of its own. And clients get a callback for errors:
+    without one, jaxlib ends the process when the others don't come in time. With one
+    it raises, if only because it can't convert its status for Python.
+    """
 
     class _NoService:
         def shutdown(self) -> None:
@@ -107,6 +112,10 @@ class _ServiceElsewhere:
 
     def get_distributed_runtime_service(self, *_: Any, **__: Any) -> Any:
         return self._NoService()
+
+    def get_distributed_runtime_client(self, *args: Any, **options: Any) -> Any:
+        options["missed_heartbeat_callback"] = lambda status: None
+        return self._module.get_distributed_runtime_client(*args, **options)
 
 
 @contextlib.contextmanager
@@ -141,18 +150,26 @@ def start_distributed(
       heartbeat_seconds: after how long JAX takes a mute process for dead.
       local_device_ids: the accelerators of this process; None for all.
       preemption_service: whether JAX catches SIGTERM to announce a preemption.
+
+    Raises:
+      TimeoutError: the service or another process did not come in time.
     """
     jax.config.update("jax_enable_preemption_service", preemption_service)
-    with _service_elsewhere():
-        jax.distributed.initialize(
-            coordinator,
-            size,
-            rank,
-            local_device_ids=local_device_ids,
-            cluster_detection_method="deactivate",
-            initialization_timeout=max(1, int(init_seconds)),
-            heartbeat_timeout_seconds=int(heartbeat_seconds),
-        )
+    try:
+        with _service_elsewhere():
+            jax.distributed.initialize(
+                coordinator,
+                size,
+                rank,
+                local_device_ids=local_device_ids,
+                cluster_detection_method="deactivate",
+                initialization_timeout=max(1, int(init_seconds)),
+                heartbeat_timeout_seconds=int(heartbeat_seconds),
+            )
+    except RuntimeError as error:
+        abandon_distributed()
+        why = str(error)
+        raise TimeoutError("" if why == "std::bad_cast" else f" ({why})") from None
 
 
 def abandon_distributed() -> None:
@@ -275,12 +292,6 @@ def lower_stock(
     inner = ctx.replace(primitive=primitive, avals_in=[aval], avals_out=[out])
     (result,) = stock_rule(primitive)(inner, arg, **params)
     return result
-
-
-def zero_tangent(value: Any) -> Any:
-    """The symbolic zero that stands for the tangent of `value`."""
-    zero: Any = ad_util.Zero
-    return zero.from_primal_value(value)
 
 
 def is_tracer(value: Any) -> bool:

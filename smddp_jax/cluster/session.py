@@ -197,12 +197,12 @@ def _start(place: detect.Membership) -> CoordinationService | None:
             preemption_service="JAX_ENABLE_PREEMPTION_SERVICE" in os.environ
             and jax.config.read("jax_enable_preemption_service"),
         )
-    except jax.errors.JaxRuntimeError as error:
+    except TimeoutError as error:
         raise ClusterError(
             f"rank {place.rank} of {place.size} ({place.launcher}) did not meet the "
             f"others at {place.coordinator} within {seconds:g} s (SMDDP_INIT_TIMEOUT): "
-            f"check that all processes run and that this is rank 0's address ({error})"
-        ) from error
+            f"check that all processes run and that this is rank 0's address{error}"
+        ) from None
     return service
 
 
@@ -277,6 +277,7 @@ def _hook_into_exit() -> None:
     _hooked = True
     # Handlers run last in, first out: ours before JAX's, which destroys the backend.
     atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_jax_compat.forget_jax_in_forked_child)
     previous = sys.excepthook
 
     def remember(
