@@ -263,3 +263,14 @@ def test_the_settings_are_listed() -> None:
         command, capture_output=True, text=True, timeout=60, check=True
     )
     assert "| `SMDDP_TIMEOUT` |" in done.stdout
+
+
+def test_who_was_killed_is_first_although_another_noticed_before() -> None:
+    script = (
+        "import os, time; r = os.environ['SMDDP_RANK']; "
+        "time.sleep(1 if r == '1' else 0); "
+        "r == '1' and os.kill(os.getpid(), 9); raise RuntimeError('peer lost')"
+    )
+    done = launch("--", "-c", script)
+    assert done.returncode == 137
+    assert "smddp-jax: rank 1 failed first: ended by SIGKILL" in done.stderr

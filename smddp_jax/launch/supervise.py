@@ -172,14 +172,16 @@ class _Supervisor:
 
         That is not always the one that ended first: who raises takes the others along,
         and may end after them. When its last traceback came out is nearer to the truth.
+        And who was killed is never a consequence; SIGABRT may be, of rank 0's death.
         """
         failed = [rank for rank in self._ranks if rank.poll()]
         failed = [rank for rank in failed if not rank.stopped_by_us] or failed
 
-        def when(rank: Rank) -> float:
+        def when(rank: Rank) -> tuple[bool, float]:
+            killed = (rank.poll() or 0) < 0 and rank.poll() != -signal.SIGABRT
             traceback = self._errors[rank.index].last_traceback
             assert rank.ended is not None
-            return min(rank.ended, traceback or rank.ended)
+            return not killed, min(rank.ended, traceback or rank.ended)
 
         return min(failed, key=when, default=None)
 
