@@ -86,7 +86,7 @@ def _drop_unused(used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
 def _jvp(primitive: Primitive, primals: Any, tangents: Any, **params: Any) -> Any:
     """Linear, leaf by leaf: what is zero takes no part."""
     outs = primitive.bind(*primals, **params)
-    tangents_out = [_jax_compat.zero_tangent(out) for out in outs]
+    tangents_out = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
     live = [n for n, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
     if live:
         moved = primitive.bind(*(tangents[n] for n in live), **params)
