@@ -87,10 +87,6 @@ class Engine {
   std::optional<BlockOffer> TakeOffer(uint64_t group, int process);
 
   const Settings settings_;
-  Completions completions_;
-  std::unique_ptr<Workers> workers_;
-  Rendezvous rendezvous_;
-
   std::atomic<bool> forked_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> calls_{0}, bytes_{0}, host_calls_{0}, failed_{0};
@@ -105,6 +101,11 @@ class Engine {
   std::map<std::pair<uint64_t, int>, BlockOffer> offers_;
   std::vector<std::pair<int, std::string>> losses_;
   std::string abort_reason_;
+
+  // Their threads touch what stands above and end before it goes.
+  Completions completions_;
+  std::unique_ptr<Workers> workers_;
+  Rendezvous rendezvous_;
 
   // Whoever holds it may drive the streams.
   std::mutex progress_mutex_;

@@ -26,12 +26,14 @@ OrderEntry EntryFor(const Call& call) {
 GroupStream::GroupStream(std::shared_ptr<const Group> group, Context context)
     : group_(std::move(group)),
       context_(std::move(context)),
+      blocks_(group_->processes().size()),
       offers_(group_->processes().size()) {}
 
 Status GroupStream::Open(size_t slot_bytes) {
   auto block = SharedMemory::Create(SegmentExchange::BlockBytes(kSlots, slot_bytes));
   SMDDP_RETURN_IF_ERROR(block.status());
-  my_block_ = std::move(*block);
+  SharedMemory& mine = blocks_[group_->my_index()];
+  mine = std::move(*block);
   my_slot_bytes_ = slot_bytes;
   MeshMessage offer;
   offer.kind = MeshMessage::Kind::kBlock;
@@ -43,7 +45,7 @@ Status GroupStream::Open(size_t slot_bytes) {
       return Status(StatusCode::kPeerLost,
                     context_.mesh->Describe(process) + " " + *lost);
     }
-    SMDDP_RETURN_IF_ERROR(context_.mesh->Send(process, offer, my_block_->fd()));
+    SMDDP_RETURN_IF_ERROR(context_.mesh->Send(process, offer, mine.fd()));
   }
   return Status();
 }
@@ -87,10 +89,10 @@ bool GroupStream::MapBlocks() {
     if (!offers_[i]) return false;
     slot_bytes = std::min<size_t>(slot_bytes, offers_[i]->slot_bytes);
   }
-  std::vector<SharedMemory> blocks;
+  std::vector<std::byte*> starts;
   for (size_t i = 0; i < processes.size(); ++i) {
     if (i == group_->my_index()) {
-      blocks.push_back(std::move(*my_block_));
+      starts.push_back(blocks_[i].data());
       continue;
     }
     auto block = SharedMemory::Map(std::move(offers_[i]->fd),
@@ -99,12 +101,12 @@ bool GroupStream::MapBlocks() {
       Fail(block.status().code(), Name(i) + ": " + block.status().message(), false);
       return false;
     }
-    blocks.push_back(std::move(*block));
+    blocks_[i] = std::move(*block);
+    starts.push_back(blocks_[i].data());
   }
-  my_block_.reset();
   exchange_ = std::make_unique<SegmentExchange>(
       SegmentExchange::Shape{processes.size(), kSlots, slot_bytes}, group_->my_index(),
-      std::move(blocks));
+      std::move(starts));
   running_ = std::make_unique<HostAllReduce>(
       *exchange_, *context_.workers, [this](size_t member) {
         context_.mesh->page(group_->processes()[member]).doorbell.Ring();

@@ -80,8 +80,8 @@ class GroupStream {
   const Context context_;
   std::string lost_;                     // Why a member is gone; empty: all are there.
   Status broken_;                        // Not ok: every call fails with it.
-  std::optional<SharedMemory> my_block_;  // Until all blocks are mapped.
   uint64_t my_slot_bytes_ = 0;
+  std::vector<SharedMemory> blocks_;  // By member; only ours until all are mapped.
   std::vector<std::optional<BlockOffer>> offers_;
   std::unique_ptr<SegmentExchange> exchange_;
   std::unique_ptr<HostAllReduce> running_;

@@ -20,7 +20,7 @@ Result<std::unique_ptr<Call>> Rendezvous::Join(
   const std::lock_guard lock(mutex_);
   OpInstance::Reached& reached = op.reached[device];
   // Counting executions is only sound while each device runs its launches in order.
-  if (run_id < reached.run_id && !group->one_process()) {
+  if (reached.before && run_id < reached.run_id && !group->one_process()) {
     return Status(StatusCode::kInternal,
                   op.label + ": device " + std::to_string(device) +
                       " went back from run " + std::to_string(reached.run_id) +
@@ -28,8 +28,8 @@ Result<std::unique_ptr<Call>> Rendezvous::Join(
                       "; programs that share a collective across processes must be "
                       "launched from one thread");
   }
-  reached.in_run = run_id == reached.run_id ? reached.in_run + 1 : 0;
-  reached.run_id = run_id;
+  const bool same_run = reached.before && run_id == reached.run_id;
+  reached = {run_id, same_run ? reached.in_run + 1 : 0, true};
 
   const Execution execution{&op, group->id(), run_id, reached.in_run};
   auto [found, first] = pending_.try_emplace(execution);
@@ -37,7 +37,8 @@ Result<std::unique_ptr<Call>> Rendezvous::Join(
   if (first) {
     Steps& steps = steps_[Counted{op.key, op.index, group->id()}];
     // Their order may differ between processes: refuse rather than pair them wrongly.
-    if (steps.run_id == run_id && steps.op != &op && !group->one_process()) {
+    if (steps.op != nullptr && steps.op != &op && steps.run_id == run_id &&
+        !group->one_process()) {
       pending_.erase(found);
       return Status(StatusCode::kInternal,
                     op.label + ": two calls of one jitted function in one program "

@@ -27,8 +27,9 @@ struct OpInstance {
   std::string label;
 
   struct Reached {
-    int64_t run_id = -1;
+    int64_t run_id = 0;  // Of the latest run; any value, growing from run to run.
     uint64_t in_run = 0;
+    bool before = false;
   };
   std::unordered_map<int64_t, Reached> reached;  // By device; the rendezvous' lock.
 };
@@ -61,7 +62,7 @@ class Rendezvous {
   using Counted = std::tuple<uint64_t, uint64_t, uint64_t>;
   struct Steps {
     uint64_t next = 0;
-    int64_t run_id = -1;  // The last run, and the instance that it reached.
+    int64_t run_id = 0;  // The last run, and the instance that it reached.
     const OpInstance* op = nullptr;
   };
 

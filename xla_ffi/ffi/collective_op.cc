@@ -69,16 +69,4 @@ std::vector<Member> CollectiveOp::MembersOf(std::span<const int64_t> group,
   return members;
 }
 
-Instance InstanceCounter::Next(uint64_t key) {
-  const std::lock_guard lock(mutex_);
-  auto& loaded = loaded_[key];
-  if (!loaded) loaded = std::make_shared<std::atomic<uint64_t>>(0);
-  return {loaded->fetch_add(1), loaded};
-}
-
-void InstanceCounter::Seal(uint64_t key) {
-  const std::lock_guard lock(mutex_);
-  loaded_.erase(key);
-}
-
 }  // namespace smddp

@@ -6,7 +6,6 @@
 // ForDevice may be called by any XLA thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,6 +19,7 @@
 #include "collective/call.h"
 #include "collective/rendezvous.h"
 #include "comm/group.h"
+#include "ffi/instance_counter.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace smddp {
@@ -37,40 +37,11 @@ struct CollectiveAttributes {
   std::string label;
 };
 
-// Where this process stands in the job.
-struct Place {
-  int process = 0;
-  int processes = 1;
-};
-
 // The operands of a collective, as one handler call shows them.
 struct Tensors {
   DType dtype = DType::kF32;
   std::vector<size_t> counts;
   std::vector<std::string> shapes;
-};
-
-// Which of the instances of one key in a program an op is. `count` is final once the
-// program runs.
-struct Instance {
-  uint64_t index = 0;
-  std::shared_ptr<const std::atomic<uint64_t>> count;  // Null: there is only one.
-};
-
-// Tells the instances of one key in one program apart. A jitted function that is called
-// twice in a program is lowered once, so both calls carry one key; XLA loads them in
-// one order on every process (measured, jax 0.10.2 and 0.12.0), so their index in that
-// order names them. Lives in the registry; any thread.
-class InstanceCounter {
- public:
-  // The instance that is being loaded.
-  Instance Next(uint64_t key);
-  // Lowering emits `key`: what is loaded next is a new program.
-  void Seal(uint64_t key);
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<std::atomic<uint64_t>>> loaded_;
 };
 
 class CollectiveOp {

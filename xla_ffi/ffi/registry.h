@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "collective/engine.h"
 #include "comm/kv_store.h"
-#include "ffi/collective_op.h"
+#include "ffi/instance_counter.h"
 
 namespace smddp {
 

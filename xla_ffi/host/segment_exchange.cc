@@ -48,11 +48,11 @@ size_t SegmentExchange::BlockBytes(size_t slots, size_t slot_bytes) {
 }
 
 SegmentExchange::SegmentExchange(Shape shape, size_t me,
-                                 std::vector<SharedMemory> blocks)
+                                 std::vector<std::byte*> blocks)
     : shape_(shape), me_(me), blocks_(std::move(blocks)) {}
 
 SegmentExchange::Control& SegmentExchange::control(size_t member) const {
-  return *reinterpret_cast<Control*>(blocks_[member].data());
+  return *reinterpret_cast<Control*>(blocks_[member]);
 }
 
 bool SegmentExchange::CanPublish() const {
@@ -131,7 +131,7 @@ void SegmentExchange::SetConsumed(uint64_t segment) {
 }
 
 std::byte* SegmentExchange::Slot(size_t member, uint64_t segment) const {
-  return blocks_[member].data() + RoundUp(sizeof(Control), kPage) +
+  return blocks_[member] + RoundUp(sizeof(Control), kPage) +
          (segment % shape_.slots) * RoundUp(shape_.slot_bytes, kPage);
 }
 

@@ -24,9 +24,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/status.h"
-#include "host/shared_memory.h"
-
 namespace smddp {
 
 // What identifies one collective among those of a group, and what its members must
@@ -50,8 +47,9 @@ class SegmentExchange {
   // Bytes that one member's block needs.
   static size_t BlockBytes(size_t slots, size_t slot_bytes);
 
-  // `blocks[i]` is member i's block, mapped here; `me` is this process's index.
-  SegmentExchange(Shape shape, size_t me, std::vector<SharedMemory> blocks);
+  // `blocks[i]` is where member i's block of BlockBytes() is mapped; `me` is this
+  // process's index. The blocks outlive this object.
+  SegmentExchange(Shape shape, size_t me, std::vector<std::byte*> blocks);
 
   const Shape& shape() const { return shape_; }
   size_t me() const { return me_; }
@@ -93,7 +91,7 @@ class SegmentExchange {
 
   const Shape shape_;
   const size_t me_;
-  std::vector<SharedMemory> blocks_;
+  const std::vector<std::byte*> blocks_;
 };
 
 }  // namespace smddp
