@@ -51,6 +51,7 @@ class CollectiveOp {
   CollectiveOp(CollectiveAttributes attributes, Instance instance);
 
   bool exported() const { return attributes_.exported; }
+  int64_t reduction() const { return attributes_.op; }
   OpInstance& op() { return op_; }
 
   // The group of `member`: a global device id, or a partition id if exported.

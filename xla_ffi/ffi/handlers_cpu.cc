@@ -81,7 +81,17 @@ std::string ShapeText(const ffi::AnyBuffer& buffer) {
   return text + "]";
 }
 
-Result<Tensors> Describe(ffi::RemainingArgs arguments, size_t tensors) {
+// What lowering.py never emits, but a program from elsewhere might.
+Status CheckOperator(int64_t op, DType dtype) {
+  const bool ordered = dtype != DType::kC64 && dtype != DType::kC128;
+  if (op == static_cast<int64_t>(ReduceOp::kSum)) return Status();
+  if (op > 0 && op <= static_cast<int64_t>(ReduceOp::kMin) && ordered) return Status();
+  return Status(StatusCode::kInvalidArgument, "no reduction of number " +
+                                                  std::to_string(op) + " over " +
+                                                  Name(dtype));
+}
+
+Result<Tensors> Describe(ffi::RemainingArgs arguments, size_t tensors, int64_t op) {
   Tensors described;
   for (size_t i = 0; i < tensors; ++i) {
     const ffi::AnyBuffer buffer = *arguments.get<ffi::AnyBuffer>(i);
@@ -89,6 +99,7 @@ Result<Tensors> Describe(ffi::RemainingArgs arguments, size_t tensors) {
     if (!dtype || (i > 0 && *dtype != described.dtype)) {
       return Status(StatusCode::kInternal, "operands of an unknown or of unlike types");
     }
+    SMDDP_RETURN_IF_ERROR(CheckOperator(op, *dtype));
     described.dtype = *dtype;
     described.counts.push_back(buffer.element_count());
     described.shapes.push_back(ShapeText(buffer));
@@ -136,7 +147,7 @@ ffi::Future Execute(CollectiveOp* op, ffi::RunId run, int32_t device,
 
   const int64_t member = MemberId(*op, device, arguments);
   auto group = op->GroupOf(member, place);
-  auto signature = op->SignatureOf([&] { return Describe(arguments, tensors); });
+  auto signature = op->SignatureOf([&] { return Describe(arguments, tensors, op->reduction()); });
   for (const Status& status : {group.status(), signature.status()}) {
     if (status.ok()) continue;
     promise.SetError(ToError(status));

@@ -3,6 +3,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <xmmintrin.h>
 #endif
 
 #include <algorithm>
@@ -93,6 +94,30 @@ void CombineStreaming(const Kernels& kernels, CombineFn combine, size_t element_
   kernels.fence();
 }
 
+// Subnormal numbers and rounding as IEEE 754 has them, while it lives. XLA flushes
+// subnormals to zero on its own threads; since the same collective may run on theirs or
+// on ours, its bits must not depend on the thread.
+class PlainArithmetic {
+ public:
+#if defined(__x86_64__)
+  PlainArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(kDefaultControl); }
+  ~PlainArithmetic() { _mm_setcsr(saved_); }
+
+ private:
+  static constexpr unsigned kDefaultControl = 0x1f80;  // All exceptions masked.
+  const unsigned saved_;
+#elif defined(__aarch64__)
+  PlainArithmetic() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
+  }
+  ~PlainArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
+
+ private:
+  uint64_t saved_;
+#endif
+};
+
 // A sum of complex numbers is a sum of twice as many real ones.
 DType RealPart(DType dtype) {
   if (dtype == DType::kC64) return DType::kF32;
@@ -120,6 +145,7 @@ void Reduce(ReduceOp op, DType in, DType out, std::span<const void* const> input
     std::fprintf(stderr, "smddp: no %s from %s to %s\n", Name(op), Name(in), Name(out));
     std::abort();
   }
+  const PlainArithmetic plain;
   if (store == Store::kCached) {
     CombineCached(combine, SizeOf(out), inputs, outputs, count);
   } else {

@@ -2,6 +2,9 @@
 #include "reduce/reduce.h"
 
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -331,6 +334,24 @@ TEST(Reduce, ThreadsShareArrays) {
   }
   EXPECT_EQ(FirstDifference(DType::kF32, result, expected, kCount), kCount);
 }
+
+#if defined(__x86_64__)
+// XLA's threads flush subnormals to zero; our results must not depend on the thread.
+TEST(Reduce, KeepsSubnormalsOnAnyThread) {
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040);  // Flush to zero, denormals are zero.
+  const float tiny = 1e-40f;
+  const void* const inputs[] = {&tiny, &tiny};
+  uint32_t bits = 0;
+  void* const output = &bits;
+  Reduce(ReduceOp::kSum, DType::kF32, DType::kF32, inputs, {&output, 1}, 1,
+         Store::kCached);
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_NE(bits, 0u);
+  EXPECT_EQ(after & 0x8040, 0x8040u);  // Restored.
+}
+#endif
 
 TEST(Reduce, NamesItsInstructionSet) {
   EXPECT_STREQ(ReduceInstructionSet(), reduce::AvailableKernels()[0]->name);
