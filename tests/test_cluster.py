@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from ranks import free_port, run_alone, run_ranks
+from ranks import environment, free_port, run_alone, run_ranks
 
 from smddp_jax import _env, _jax_compat
 from smddp_jax._errors import ClusterError, SettingError
@@ -239,3 +241,35 @@ def test_the_loopback_of_ipv6_works(tmp_path: Path) -> None:
 def test_no_launcher_means_one_process() -> None:
     output = run_alone("membership", devices=4)
     assert "rank 0 of 1, local 0 of 1, devices 4 of 4" in output
+
+
+MISSING = "import sys; sys.modules['smddp_jax._core'] = None; import smddp_jax; "
+
+
+@pytest.mark.ours
+def test_a_missing_engine_is_one_clear_line() -> None:
+    program = MISSING + "smddp_jax.init()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert "smddp_jax's native module does not load" in last
+    assert "SMDDP_FALLBACK=1" in last
+
+
+@pytest.mark.ours
+def test_a_missing_engine_can_be_fallen_back_from() -> None:
+    program = MISSING + (
+        "smddp_jax.init(); smddp_jax.install(); import jax; "
+        "print(jax.pmap(lambda x: jax.lax.psum(x, 'i'), 'i')(jax.numpy.ones(8))[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(8, {"SMDDP_FALLBACK": "1"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "8.0\n", done.stderr
+    assert "running on stock JAX" in done.stderr
