@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from types import ModuleType
 
 import jax
@@ -41,12 +42,18 @@ def load() -> ModuleType:
     return core
 
 
-def settings(host_id: str) -> object:
-    """The native settings struct, filled from the table in `_env`."""
+def settings(host_id: str, local_size: int) -> object:
+    """The native settings struct, filled from the table in `_env`.
+
+    Args:
+      host_id: equal for the processes that can share memory.
+      local_size: how many of them there are, to divide the cores among them.
+    """
     values = load().Settings()
     values.timeout_seconds = _env.get("SMDDP_TIMEOUT")
     values.staging_bytes = _env.get("SMDDP_STAGING_BYTES")
     values.segment_bytes = _env.get("SMDDP_SEGMENT_BYTES")
-    values.threads = _env.get("SMDDP_THREADS")
+    cores = len(os.sched_getaffinity(0))
+    values.threads = _env.get("SMDDP_THREADS") or max(1, cores // local_size)
     values.host_id = host_id
     return values

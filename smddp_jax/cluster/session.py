@@ -231,7 +231,9 @@ def _trade_hosts(rank: int, size: int) -> tuple[str, ...]:
 def _start_engine(session: Session) -> None:
     """Sets up the engine, joined to those of the other processes of this host."""
     engine = _native.load()
-    settings = _native.settings(session.hosts[session.rank])
+    settings = _native.settings(
+        session.hosts[session.rank], len(session.neighbours)
+    )
     try:
         if session.size == 1:
             engine.configure(settings)

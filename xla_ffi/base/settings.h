@@ -17,8 +17,8 @@ struct Settings {
   size_t staging_bytes = size_t{64} << 20;
   // SMDDP_SEGMENT_BYTES: the unit in flight between the processes of one host.
   size_t segment_bytes = size_t{256} << 10;
-  // SMDDP_THREADS: worker threads per process; 0 divides the cores among the
-  // processes of this host.
+  // SMDDP_THREADS, or this process's share of the host's cores: worker threads. 0: one
+  // per core.
   int threads = 0;
   // SMDDP_HOST_ID or what cluster/ found: equal for processes that share memory.
   std::string host_id;

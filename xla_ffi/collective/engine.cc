@@ -20,7 +20,6 @@ constexpr double kBusyTickSeconds = 0.05;
 constexpr double kIdleTickSeconds = 1.0;
 // Every one of these may block in one of XLA's own collectives.
 constexpr size_t kMaxCompletionThreads = 1024;
-constexpr size_t kPage = 4096;
 
 size_t Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
@@ -33,9 +32,15 @@ size_t Traffic(const Call& call) {
 Engine::Engine(const Settings& settings)
     : settings_(settings),
       completions_(Cores(), kMaxCompletionThreads),
-      workers_(std::make_unique<Workers>(
-          settings.threads > 0 ? static_cast<size_t>(settings.threads) : Cores())),
-      rendezvous_(settings.timeout_seconds) {
+      workers_(settings.threads > 0 ? static_cast<size_t>(settings.threads) : Cores()),
+      rendezvous_(settings.timeout_seconds),
+      streams_(
+          settings, workers_,
+          [this](std::unique_ptr<Call> call, const Status& status) {
+            const bool on_submitter = call.get() == submitting_;
+            Finish(std::move(call), status, on_submitter);
+          },
+          [this] { WakeProgress(); }) {
   progress_thread_ = Thread(
       "smddp-progress", [this] { ProgressLoop(); },
       [this](const Status& status) { Abort(status.message()); });
@@ -49,38 +54,16 @@ Engine::~Engine() {
 }
 
 Status Engine::Connect(int process, int processes, KeyValueStore& store) {
-  if (mesh_ || !disconnected_.empty()) {
+  if (streams_.mesh() != nullptr) {
     return Status(StatusCode::kInvalidArgument,
                   "this process has joined a job before; start a new process");
   }
-  LocalMesh::Events events;
-  events.on_block = [this](const MeshMessage& message, UniqueFd fd) {
-    {
-      const std::lock_guard lock(inbox_mutex_);
-      offers_.insert_or_assign(std::pair{message.group, int{message.process}},
-                               BlockOffer{message.value, std::move(fd)});
-    }
-    WakeProgress();
-  };
-  events.on_lost = [this](int lost, std::string why) {
-    {
-      const std::lock_guard lock(inbox_mutex_);
-      losses_.emplace_back(lost, std::move(why));
-    }
-    WakeProgress();
-  };
-  auto mesh = LocalMesh::Connect(process, processes, settings_, store,
-                                 Deadline::After(settings_.timeout_seconds),
-                                 std::move(events));
+  auto mesh = streams_.Meet(process, processes, store);
   SMDDP_RETURN_IF_ERROR(mesh.status());
   {
     const std::lock_guard lock(progress_mutex_);
-    mesh_ = std::move(*mesh);
-    if (settings_.threads <= 0) {
-      workers_ = std::make_unique<Workers>(
-          std::max<size_t>(1, Cores() / mesh_->local_processes().size()));
-    }
-    doorbell_.store(&mesh_->my_page().doorbell);
+    streams_.SetMesh(std::move(*mesh));
+    doorbell_.store(&streams_.mesh()->my_page().doorbell);
   }
   own_doorbell_.Ring();
   return Status();
@@ -88,12 +71,7 @@ Status Engine::Connect(int process, int processes, KeyValueStore& store) {
 
 void Engine::Disconnect(const std::string& reason) {
   const std::lock_guard lock(progress_mutex_);
-  if (!mesh_ || !disconnected_.empty()) return;
-  disconnected_ = "rank " + std::to_string(mesh_->process()) + " left the job: " + reason;
-  for (auto& [id, stream] : streams_) {
-    stream->Fail(StatusCode::kAborted, disconnected_, /*tell=*/false);
-  }
-  mesh_->SayGoodbye(reason);
+  streams_.Leave(reason);
 }
 
 void Engine::Abort(const std::string& reason) {
@@ -113,12 +91,13 @@ bool Engine::Drain(double seconds) {
 
 Engine::Stats Engine::stats() const {
   const std::lock_guard lock(in_flight_mutex_);
-  return {calls_, bytes_, host_calls_, failed_, in_flight_, staging_bytes_};
+  return {calls_, bytes_, host_calls_, failed_, in_flight_,
+          streams_.staging_bytes()};
 }
 
 void Engine::AfterForkInChild() {
   forked_.store(true);
-  if (mesh_) mesh_->CloseInForkedChild();
+  if (streams_.mesh() != nullptr) streams_.mesh()->CloseInForkedChild();
 }
 
 void Engine::Submit(OpInstance& op, int64_t run_id, int64_t device,
@@ -157,10 +136,10 @@ void Engine::RunLocal(std::unique_ptr<Call> call) {
     Finish(std::move(call), Status(), /*on_submitter=*/true);
     return;
   }
-  const size_t tasks = LocalTasks(*call, workers_->size());
+  const size_t tasks = LocalTasks(*call, workers_.size());
   // std::function wants copyable captures.
   auto owner = std::make_shared<std::unique_ptr<Call>>(std::move(call));
-  workers_->Start(
+  workers_.Start(
       tasks,
       [owner, tasks](size_t index) {
         AllReduceLocal(**owner, LocalTask(**owner, tasks, index));
@@ -274,92 +253,9 @@ bool Engine::Progress() {
     arrived.swap(inbox_);
     abort_reason.swap(abort_reason_);
   }
-  bool any = !arrived.empty();
-  for (std::unique_ptr<Call>& call : arrived) AddToStream(std::move(call));
-  HandleLosses();
-  for (auto& [id, stream] : streams_) {
-    if (!abort_reason.empty()) {
-      const std::string who =
-          mesh_ ? "rank " + std::to_string(mesh_->process()) + ": " : "";
-      stream->Fail(StatusCode::kAborted, who + abort_reason, /*tell=*/true);
-    }
-    any |= stream->Progress();
-  }
-  return any;
-}
-
-void Engine::AddToStream(std::unique_ptr<Call> call) {
-  const std::shared_ptr<const Group> group = call->group;
-  const auto refuse = [&](StatusCode code, const std::string& why) {
-    const std::string text = why + " (in " + call->Describe() + ")";
-    Finish(std::move(call), Status(code, text), false);
-  };
-  if (!mesh_) {
-    return refuse(StatusCode::kInvalidArgument,
-                  "a collective spans processes, but smddp_jax.init() was not called");
-  }
-  if (!disconnected_.empty()) return refuse(StatusCode::kAborted, disconnected_);
-  auto [found, created] = streams_.try_emplace(group->id());
-  if (created) {
-    for (int process : group->processes()) {
-      if (mesh_->IsLocal(process)) continue;
-      streams_.erase(found);
-      return refuse(StatusCode::kInvalidArgument,
-                    "rank " + std::to_string(process) + " is on another host");
-    }
-    const size_t slot_bytes = NextSlotBytes();
-    GroupStream::Context context;
-    context.mesh = mesh_.get();
-    context.workers = workers_.get();
-    context.finish = [this](std::unique_ptr<Call> done, const Status& status) {
-      const bool on_submitter = done.get() == submitting_;
-      Finish(std::move(done), status, on_submitter);
-    };
-    context.take_offer = [this](uint64_t id, int process) {
-      return TakeOffer(id, process);
-    };
-    context.timeout_seconds = settings_.timeout_seconds;
-    found->second = std::make_unique<GroupStream>(group, std::move(context));
-    staging_bytes_ += SegmentExchange::BlockBytes(GroupStream::kSlots, slot_bytes);
-    if (const Status opened = found->second->Open(slot_bytes); !opened.ok()) {
-      found->second->Fail(opened.code(), opened.message(), /*tell=*/false);
-    }
-  }
-  found->second->Add(std::move(call));
-}
-
-// Each further group gets at most half of what is left, so that the bound holds for
-// any number of groups that matter; a page per slot is the least that works.
-size_t Engine::NextSlotBytes() const {
-  const size_t used = staging_bytes_.load();
-  const size_t left = settings_.staging_bytes > used ? settings_.staging_bytes - used : 0;
-  const size_t share = left / 2 / GroupStream::kSlots / kPage * kPage;
-  return std::clamp(settings_.segment_bytes / kPage * kPage, kPage,
-                    std::max(share, kPage));
-}
-
-std::optional<BlockOffer> Engine::TakeOffer(uint64_t group, int process) {
-  const std::lock_guard lock(inbox_mutex_);
-  auto node = offers_.extract({group, process});
-  if (node.empty()) return std::nullopt;
-  return std::move(node.mapped());
-}
-
-void Engine::HandleLosses() {
-  std::vector<std::pair<int, std::string>> losses;
-  {
-    const std::lock_guard lock(inbox_mutex_);
-    losses.swap(losses_);
-  }
-  for (const auto& [process, why] : losses) {
-    const std::string text = mesh_->Describe(process) + " " + why;
-    for (auto& [id, stream] : streams_) {
-      const auto& members = stream->group().processes();
-      if (std::binary_search(members.begin(), members.end(), process)) {
-        stream->Lose(text);
-      }
-    }
-  }
+  for (std::unique_ptr<Call>& call : arrived) streams_.Add(std::move(call));
+  if (!abort_reason.empty()) streams_.Abort(abort_reason);
+  return streams_.Progress() || !arrived.empty();
 }
 
 void Engine::Housekeeping() {
@@ -367,7 +263,7 @@ void Engine::Housekeeping() {
                  "waited " + std::to_string(static_cast<int>(settings_.timeout_seconds)) +
                      " s for other devices of this process");
   const std::lock_guard lock(progress_mutex_);
-  for (auto& [id, stream] : streams_) stream->CheckDeadlines();
+  streams_.CheckDeadlines();
 }
 
 }  // namespace smddp

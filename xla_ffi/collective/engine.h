@@ -11,11 +11,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/settings.h"
@@ -23,11 +21,11 @@
 #include "base/thread.h"
 #include "collective/call.h"
 #include "collective/completions.h"
-#include "collective/group_stream.h"
 #include "collective/rendezvous.h"
+#include "collective/streams.h"
 #include "collective/workers.h"
 #include "comm/kv_store.h"
-#include "comm/local_mesh.h"
+#include "host/doorbell.h"
 
 namespace smddp {
 
@@ -78,13 +76,9 @@ class Engine {
   void ProgressLoop();
   // With progress_mutex_ held: does what can be done now.
   bool Progress();
-  void HandleLosses();
   void Housekeeping();
-  void AddToStream(std::unique_ptr<Call> call);
-  size_t NextSlotBytes() const;
   bool busy() const;
   void WakeProgress();
-  std::optional<BlockOffer> TakeOffer(uint64_t group, int process);
 
   const Settings settings_;
   std::atomic<bool> forked_{false};
@@ -98,22 +92,17 @@ class Engine {
   // Handed to the progress thread.
   std::mutex inbox_mutex_;
   std::vector<std::unique_ptr<Call>> inbox_;
-  std::map<std::pair<uint64_t, int>, BlockOffer> offers_;
-  std::vector<std::pair<int, std::string>> losses_;
   std::string abort_reason_;
 
   // Their threads touch what stands above and end before it goes.
   Completions completions_;
-  std::unique_ptr<Workers> workers_;
+  Workers workers_;
   Rendezvous rendezvous_;
 
   // Whoever holds it may drive the streams.
   std::mutex progress_mutex_;
   const Call* submitting_ = nullptr;  // The call whose submitter drives them right now.
-  std::unique_ptr<LocalMesh> mesh_;
-  std::string disconnected_;  // Why there is no mesh any more.
-  std::unordered_map<uint64_t, std::unique_ptr<GroupStream>> streams_;
-  std::atomic<uint64_t> staging_bytes_{0};
+  Streams streams_;
 
   Doorbell own_doorbell_;                     // Until there is a mesh page.
   std::atomic<Doorbell*> doorbell_{&own_doorbell_};

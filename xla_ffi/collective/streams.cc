@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/streams.h"
+
+#include <algorithm>
+
+namespace smddp {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+}  // namespace
+
+Streams::Streams(const Settings& settings, Workers& workers, FinishCall finish,
+                 std::function<void()> wake)
+    : settings_(settings),
+      workers_(workers),
+      finish_(std::move(finish)),
+      wake_(std::move(wake)) {}
+
+Result<std::unique_ptr<LocalMesh>> Streams::Meet(int process, int processes,
+                                                 KeyValueStore& store) {
+  LocalMesh::Events events;
+  events.on_block = [this](const MeshMessage& message, UniqueFd fd) {
+    {
+      const std::lock_guard lock(messages_mutex_);
+      offers_.insert_or_assign(std::pair{message.group, int{message.process}},
+                               BlockOffer{message.value, std::move(fd)});
+    }
+    wake_();
+  };
+  events.on_lost = [this](int lost, std::string why) {
+    {
+      const std::lock_guard lock(messages_mutex_);
+      losses_.emplace_back(lost, std::move(why));
+    }
+    wake_();
+  };
+  return LocalMesh::Connect(process, processes, settings_, store,
+                            Deadline::After(settings_.timeout_seconds),
+                            std::move(events));
+}
+
+void Streams::Add(std::unique_ptr<Call> call) {
+  if (const std::string why = Refusal(*call->group); !why.empty()) {
+    const std::string text = why + " (in " + call->Describe() + ")";
+    const StatusCode code =
+        left_.empty() ? StatusCode::kInvalidArgument : StatusCode::kAborted;
+    finish_(std::move(call), Status(code, text));
+    return;
+  }
+  StreamOf(call->group)->Add(std::move(call));
+}
+
+std::string Streams::Refusal(const Group& group) const {
+  if (!mesh_) return "a collective spans processes, but smddp_jax.init() was not called";
+  if (!left_.empty()) return left_;
+  for (int process : group.processes()) {
+    if (!mesh_->IsLocal(process)) {
+      return "rank " + std::to_string(process) + " is on another host";
+    }
+  }
+  return {};
+}
+
+GroupStream* Streams::StreamOf(const std::shared_ptr<const Group>& group) {
+  auto [found, created] = streams_.try_emplace(group->id());
+  if (!created) return found->second.get();
+  GroupStream::Context context;
+  context.mesh = mesh_.get();
+  context.workers = &workers_;
+  context.finish = finish_;
+  context.take_offer = [this](uint64_t id, int process) {
+    return TakeOffer(id, process);
+  };
+  context.timeout_seconds = settings_.timeout_seconds;
+  found->second = std::make_unique<GroupStream>(group, std::move(context));
+  const size_t slot_bytes = NextSlotBytes();
+  staging_bytes_ += SegmentExchange::BlockBytes(GroupStream::kSlots, slot_bytes);
+  if (const Status opened = found->second->Open(slot_bytes); !opened.ok()) {
+    found->second->Fail(opened.code(), opened.message(), /*tell=*/false);
+  }
+  return found->second.get();
+}
+
+// Each further group gets at most half of what is left, so that the bound holds for
+// any number of groups that matter; a page per slot is the least that works.
+size_t Streams::NextSlotBytes() const {
+  const size_t used = staging_bytes_.load();
+  const size_t left = settings_.staging_bytes > used ? settings_.staging_bytes - used : 0;
+  const size_t share = left / 2 / GroupStream::kSlots / kPage * kPage;
+  return std::clamp(settings_.segment_bytes / kPage * kPage, kPage,
+                    std::max(share, kPage));
+}
+
+std::optional<BlockOffer> Streams::TakeOffer(uint64_t group, int process) {
+  const std::lock_guard lock(messages_mutex_);
+  auto node = offers_.extract({group, process});
+  if (node.empty()) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+bool Streams::Progress() {
+  HandleLosses();
+  bool any = false;
+  for (auto& [id, stream] : streams_) any |= stream->Progress();
+  return any;
+}
+
+void Streams::HandleLosses() {
+  std::vector<std::pair<int, std::string>> losses;
+  {
+    const std::lock_guard lock(messages_mutex_);
+    losses.swap(losses_);
+  }
+  for (const auto& [process, why] : losses) {
+    const std::string text = mesh_->Describe(process) + " " + why;
+    for (auto& [id, stream] : streams_) {
+      const auto& members = stream->group().processes();
+      if (std::binary_search(members.begin(), members.end(), process)) {
+        stream->Lose(text);
+      }
+    }
+  }
+}
+
+void Streams::CheckDeadlines() {
+  for (auto& [id, stream] : streams_) stream->CheckDeadlines();
+}
+
+void Streams::Abort(const std::string& reason) {
+  for (auto& [id, stream] : streams_) {
+    stream->Fail(StatusCode::kAborted,
+                 "rank " + std::to_string(mesh_->process()) + ": " + reason,
+                 /*tell=*/true);
+  }
+}
+
+void Streams::Leave(const std::string& reason) {
+  if (!mesh_ || !left_.empty()) return;
+  left_ = "rank " + std::to_string(mesh_->process()) + " left the job: " + reason;
+  for (auto& [id, stream] : streams_) {
+    stream->Fail(StatusCode::kAborted, left_, /*tell=*/false);
+  }
+  mesh_->SayGoodbye(reason);
+}
+
+}  // namespace smddp

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cross-process side of the engine: the mesh of this host's processes and one
+// GroupStream per group that met over it.
+//
+// Owned by the engine, whose progress lock guards every method but those marked. The
+// mesh's watcher thread only leaves messages here and rings.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "collective/call.h"
+#include "collective/group_stream.h"
+#include "collective/workers.h"
+#include "comm/kv_store.h"
+#include "comm/local_mesh.h"
+
+namespace smddp {
+
+class Streams {
+ public:
+  // `wake` rings for the progress thread; any thread calls it.
+  Streams(const Settings& settings, Workers& workers, FinishCall finish,
+          std::function<void()> wake);
+
+  // Meets the job's other processes. Without the lock, and before anything else.
+  Result<std::unique_ptr<LocalMesh>> Meet(int process, int processes,
+                                          KeyValueStore& store);
+  void SetMesh(std::unique_ptr<LocalMesh> mesh) { mesh_ = std::move(mesh); }
+  LocalMesh* mesh() const { return mesh_.get(); }
+
+  void Add(std::unique_ptr<Call> call);
+  // Does what can be done now; returns whether anything was.
+  bool Progress();
+  void CheckDeadlines();
+  // Fails all that is in flight, here and at the peers.
+  void Abort(const std::string& reason);
+  // Fails all, tells the peers that we leave, and takes no more.
+  void Leave(const std::string& reason);
+
+  // Shared memory that this process provides. Any thread.
+  uint64_t staging_bytes() const { return staging_bytes_.load(); }
+
+ private:
+  GroupStream* StreamOf(const std::shared_ptr<const Group>& group);
+  std::string Refusal(const Group& group) const;
+  void HandleLosses();
+  size_t NextSlotBytes() const;
+  std::optional<BlockOffer> TakeOffer(uint64_t group, int process);
+
+  const Settings settings_;
+  Workers& workers_;
+  const FinishCall finish_;
+  const std::function<void()> wake_;
+  std::atomic<uint64_t> staging_bytes_{0};
+
+  std::mutex messages_mutex_;
+  std::map<std::pair<uint64_t, int>, BlockOffer> offers_;
+  std::vector<std::pair<int, std::string>> losses_;
+
+  std::unique_ptr<LocalMesh> mesh_;
+  std::string left_;  // Why we are no more in the job.
+  std::unordered_map<uint64_t, std::unique_ptr<GroupStream>> streams_;
+};
+
+}  // namespace smddp
