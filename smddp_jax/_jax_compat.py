@@ -317,10 +317,12 @@ def make_varying(value: Any, axes: Sequence[Hashable]) -> Any:
     return core.pvary(value, tuple(a for a in axes if a in missing))
 
 
-def is_partly_reduced(value: Any, axes: Sequence[Hashable]) -> bool:
-    """Whether `value`'s type says unreduced or reduced over one of `axes`."""
+def varies_alike(value: Any, axes: Sequence[Hashable]) -> bool:
+    """Whether `value` varies over all of `axes` or none, and is not reduced in part."""
     kind = core.typeof(value).mat
-    return any(axis in kind.unreduced or axis in kind.reduced for axis in axes)
+    if any(axis in kind.unreduced or axis in kind.reduced for axis in axes):
+        return False
+    return len({axis in kind.varying for axis in axes}) == 1
 
 
 class MeshContext(NamedTuple):

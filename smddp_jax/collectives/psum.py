@@ -104,7 +104,7 @@ def _is_usual(axes: tuple[Hashable, ...], groups: IndexGroups | None) -> bool:
 
 
 def _is_plain(leaf: Any, axes: tuple[Hashable, ...]) -> bool:
-    return _jax_compat.is_tracer(leaf) and not _jax_compat.is_partly_reduced(leaf, axes)
+    return _jax_compat.is_tracer(leaf) and _jax_compat.varies_alike(leaf, axes)
 
 
 def _prepare(kind: Any, leaf: Any, axes: tuple[Hashable, ...]) -> Any:
