@@ -31,6 +31,12 @@ class Settings:
     def threads(self, arg: int, /) -> None: ...
 
     @property
+    def huge_pages(self) -> bool: ...
+
+    @huge_pages.setter
+    def huge_pages(self, arg: bool, /) -> None: ...
+
+    @property
     def host_id(self) -> str: ...
 
     @host_id.setter
@@ -46,7 +52,7 @@ def connect(process_index: int, process_count: int, kv_set: Callable[[str, bytes
     """Joins the job's other processes; collective. Raises RuntimeError."""
 
 def configure(settings: Settings) -> None:
-    """Sets up the engine of a job of one process."""
+    """Sets what the engine is made with at its first use."""
 
 def disconnect(reason: str) -> None:
     """Leaves the job: tells the peers why, fails what is in flight."""

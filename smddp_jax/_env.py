@@ -121,6 +121,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Worker threads per process; 0 divides the cores among the processes.",
     ),
     Setting(
+        "SMDDP_HUGE_PAGES",
+        *_FLAG,
+        True,
+        "Ask the kernel for huge pages under large result buffers.",
+    ),
+    Setting(
         "SMDDP_HOST_ID",
         *_TEXT,
         "",

@@ -11,13 +11,13 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax._src import config, core, dispatch, sharding_impls
 from jax._src.interpreters import mlir
-from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 from jax._src.mesh import get_concrete_mesh
 
@@ -374,24 +374,36 @@ def next_position(ctx: Any) -> int:
     shared = ctx.module_context.cached_primitive_lowerings
     position = shared.get(_POSITION, -1) + 1
     shared[_POSITION] = position
+    _emitted.count = getattr(_emitted, "count", 0) + 1
     return position
 
 
 _POSITION = "smddp_position"
 
 
-def in_shared_function() -> bool:
-    """Whether the op emitted next sits in a function that several places may call."""
-    here: Any = ir.InsertionPoint.current
-    op = here.block.owner
-    while op is not None and op.operation.name != "func.func":
-        op = op.operation.parent
-    if op is None:
-        return True
-    attributes = op.operation.attributes
-    return "sym_visibility" not in attributes or (
-        attributes["sym_visibility"].value != "public"
-    )
+def when_lowered(finish: Callable[[Any], None]) -> None:
+    """Calls `finish` on every module whose lowering called `next_position`.
+
+    Also on those with a program of `jax.export` in them.
+    """
+    stock = mlir.lower_jaxpr_to_module
+    if hasattr(stock, "smddp"):
+        return
+
+    @functools.wraps(stock)
+    def lower(name: str, jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
+        before = getattr(_emitted, "count", 0)
+        result = stock(name, jaxpr, *args, **kwargs)
+        emitted = getattr(_emitted, "count", 0) != before
+        if emitted or _contains(jaxpr, lambda p: p.name == "call_exported"):
+            finish(result.module)
+        return result
+
+    setattr(lower, "smddp", True)  # noqa: B010 - pyright knows no such attribute
+    mlir.lower_jaxpr_to_module = lower
+
+
+_emitted = threading.local()
 
 
 def partition_id() -> Any:
@@ -435,27 +447,29 @@ def tie_lowering_to_devices(primitives: Callable[[], frozenset[Any]]) -> None:
     with meshes of two shapes, and abstract meshes.
     """
     stock = dispatch.jaxpr_has_prim_requiring_devices
-    if getattr(stock, "smddp", False):
+    if hasattr(stock, "smddp"):
         return
 
     def requires_devices(jaxpr: Any) -> bool:
         if stock(jaxpr):
             return True
-        return not get_concrete_mesh().empty and _contains(jaxpr, primitives())
+        wanted = primitives()
+        return not get_concrete_mesh().empty and _contains(jaxpr, wanted.__contains__)
 
-    requires_devices.smddp = True  # pyright: ignore[reportFunctionMemberAccess]
+    setattr(requires_devices, "smddp", True)  # noqa: B010 - as above
     dispatch.jaxpr_has_prim_requiring_devices = requires_devices
 
 
-def _contains(jaxpr: Any, primitives: frozenset[Any]) -> bool:
-    seen = set()
-    stack = [jaxpr]
+def _contains(jaxpr: Any, wanted: Callable[[Any], bool]) -> bool:
+    """Whether a primitive that is wanted stands anywhere in `jaxpr`."""
+    seen: set[int] = set()
+    stack = [getattr(jaxpr, "jaxpr", jaxpr)]
     while stack:
         current = stack.pop()
         if id(current) in seen:
             continue
         seen.add(id(current))
-        if any(eqn.primitive in primitives for eqn in current.eqns):
+        if any(wanted(eqn.primitive) for eqn in current.eqns):
             return True
         stack.extend(core.subjaxprs(current))
     return False

@@ -39,21 +39,24 @@ def load() -> ModuleType:
         jax.ffi.register_ffi_type(name, registration, platform="cpu")
     for name, handlers in core.registrations().items():
         jax.ffi.register_ffi_target(name, handlers, platform="cpu")
+    core.configure(settings(core, host_id="", local_size=1))
     return core
 
 
-def settings(host_id: str, local_size: int) -> object:
+def settings(core: ModuleType, host_id: str, local_size: int) -> object:
     """The native settings struct, filled from the table in `_env`.
 
     Args:
+      core: the native module.
       host_id: equal for the processes that can share memory.
       local_size: how many of them there are, to divide the cores among them.
     """
-    values = load().Settings()
+    values = core.Settings()
     values.timeout_seconds = _env.get("SMDDP_TIMEOUT")
     values.staging_bytes = _env.get("SMDDP_STAGING_BYTES")
     values.segment_bytes = _env.get("SMDDP_SEGMENT_BYTES")
     cores = len(os.sched_getaffinity(0))
     values.threads = _env.get("SMDDP_THREADS") or max(1, cores // local_size)
+    values.huge_pages = _env.get("SMDDP_HUGE_PAGES")
     values.host_id = host_id
     return values

@@ -109,6 +109,7 @@ NB_MODULE(_core, m) {
       .def_rw("staging_bytes", &Settings::staging_bytes)
       .def_rw("segment_bytes", &Settings::segment_bytes)
       .def_rw("threads", &Settings::threads)
+      .def_rw("huge_pages", &Settings::huge_pages)
       .def_rw("host_id", &Settings::host_id);
 
   m.def("registrations", &smddp::Registrations,
@@ -129,7 +130,7 @@ NB_MODULE(_core, m) {
       [](const Settings& settings) {
         smddp::ThrowIfError(Registry::Get().Configure(settings));
       },
-      "settings"_a, "Sets up the engine of a job of one process.");
+      "settings"_a, "Sets what the engine is made with at its first use.");
   m.def(
       "disconnect",
       [](const std::string& reason) {

@@ -8,6 +8,7 @@ prime number of elements, which no segment or shard size is a multiple of.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,17 +28,14 @@ _OPS: dict[str, Callable[[Any], Any]] = {
 
 def values(rank: int, count: int, dtype: Any, offset: int = 0) -> np.ndarray[Any, Any]:
     """What one rank contributes; `offset` tells the leaves of a tree apart."""
-    return np.resize(_pattern(rank, count, offset).astype(dtype), count)
+    return _repeat(_pattern(rank).astype(dtype), count, offset)
 
 
 def expected(
     ranks: int, count: int, dtype: Any, op: str, offset: int = 0
 ) -> np.ndarray[Any, Any]:
     """What the reduction of all ranks' values must be: whole numbers wrap."""
-    rows = np.stack(
-        [_as_held(_pattern(rank, count, offset), dtype) for rank in range(ranks)]
-    )
-    return np.resize(_OPS[op](rows).astype(dtype), count)
+    return _repeat(_reduced(ranks, dtype, op), count, offset)
 
 
 def sharded(
@@ -88,14 +86,23 @@ def resolve_dtype(name: str) -> Any:
     return dtype
 
 
-def _pattern(rank: int, count: int, offset: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    index = np.arange(offset, offset + min(count, _PERIOD), dtype=np.uint32)
-    mixed = (index * np.uint32(2654435761)) >> np.uint32(15)
+@functools.cache
+def _pattern(rank: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    mixed = (np.arange(_PERIOD, dtype=np.uint32) * np.uint32(2654435761)) >> 15
     own = mixed.astype(np.int64) * (2 * rank + 1) + 7 * rank
     return own % _VALUES - _VALUES // 2
 
 
-def _as_held(pattern: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
-    """The values after their dtype has wrapped them, in a type that sums exactly."""
-    held = pattern.astype(dtype)
-    return held.astype(np.int64 if np.issubdtype(dtype, np.integer) else np.float64)
+@functools.cache
+def _reduced(ranks: int, dtype: Any, op: str) -> np.ndarray[Any, Any]:
+    # Each value as its dtype holds it (it may wrap), in a type that sums exactly.
+    exact = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
+    rows = [_pattern(rank).astype(dtype).astype(exact) for rank in range(ranks)]
+    return _OPS[op](np.stack(rows)).astype(dtype)
+
+
+def _repeat(
+    pattern: np.ndarray[Any, Any], count: int, offset: int
+) -> np.ndarray[Any, Any]:
+    """`count` values of the endless repetition, from `offset` on."""
+    return np.resize(np.roll(pattern, -offset), count)

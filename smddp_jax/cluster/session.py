@@ -229,26 +229,24 @@ def _trade_hosts(rank: int, size: int) -> tuple[str, ...]:
 
 
 def _start_engine(session: Session) -> None:
-    """Sets up the engine, joined to those of the other processes of this host."""
+    """Joins the engine to those of the other processes of this host."""
     engine = _native.load()
-    settings = _native.settings(
-        session.hosts[session.rank], len(session.neighbours)
-    )
-    try:
-        if session.size == 1:
-            engine.configure(settings)
-        else:
-            store = _jax_compat.coordination_store()
-            prefix = f"smddp/{_epoch}/engine/"
+    if session.size > 1:
+        host, local_size = session.hosts[session.rank], len(session.neighbours)
+        store = _jax_compat.coordination_store()
+        prefix = f"smddp/{_epoch}/engine/"
+        try:
             engine.connect(
                 session.rank,
                 session.size,
                 lambda key, value: store.set(prefix + key, value),
                 lambda key, seconds: store.get(prefix + key, seconds),
-                settings,
+                _native.settings(engine, host, local_size),
             )
-    except RuntimeError as error:
-        raise ClusterError(f"rank {session.rank} of {session.size}: {error}") from error
+        except RuntimeError as error:
+            raise ClusterError(
+                f"rank {session.rank} of {session.size}: {error}"
+            ) from error
     if threading.current_thread() is threading.main_thread():
         engine.watch_interrupts()
 

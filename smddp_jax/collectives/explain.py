@@ -25,6 +25,7 @@ from smddp_jax.collectives.lowering import (
     is_active,
     observe,
 )
+from smddp_jax.collectives.numbering import children
 from smddp_jax.collectives.placement import Groups, Placement
 
 _tokens = itertools.count()
@@ -235,7 +236,7 @@ class _Program:
         self.partitioned = several and not _CONTRACTIONS.isdisjoint(self._outside)
 
     def _count_collectives(self, op: Any) -> None:
-        for child in _children(op):
+        for child in children(op):
             name = child.name.removeprefix("stablehlo.")
             if name in _COLLECTIVES:
                 self.collectives[name] += 1
@@ -243,7 +244,7 @@ class _Program:
 
     def _walk(self, op: Any, *, manual: bool) -> None:
         """Counts what stands outside of the parts that are spelled out per device."""
-        for child in _children(op):
+        for child in children(op):
             inside = manual or child.name == "sdy.manual_computation"
             if not inside:
                 self._outside[child.name.removeprefix("stablehlo.")] += 1
@@ -256,10 +257,3 @@ class _Program:
         if (name, manual) not in self._met:
             self._met.add((name, manual))
             self._walk(self._functions[name], manual=manual)
-
-
-def _children(op: Any) -> Iterable[Any]:
-    for region in op.regions:
-        for block in region.blocks:
-            for child in block.operations:
-                yield child.operation

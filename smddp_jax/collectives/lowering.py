@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
@@ -23,9 +22,9 @@ import jax
 import numpy as np
 
 from smddp_jax import _jax_compat, _native, cluster
+from smddp_jax.collectives.numbering import TARGET, key_of, number_calls
 from smddp_jax.collectives.placement import Groups, Placement, Refusal, place
 
-TARGET = "smddp_all_reduce"
 _OP_CODES = {"sum": 0, "max": 1, "min": 2}
 _NAMES = {"sum": "psum", "max": "pmax", "min": "pmin"}
 _ON = "on"
@@ -165,8 +164,9 @@ def _emit(
     placement: Placement,
 ) -> list[Any]:
     module = _jax_compat.module_name(ctx)
-    spelled = ", ".join(map(_spell, axes))
-    key = _key(module, _jax_compat.next_position(ctx), spelled)
+    label = f"{_NAMES[op]}({', '.join(map(_spell, axes))}) in {module}"
+    # Numbered anew when the module is complete; shared where that does not get to it.
+    key = key_of(label, f"emitted {_jax_compat.next_position(ctx)}")
     core.seal(key)
     operands, avals_in = list(args), list(avals)
     if placement.exported:
@@ -182,20 +182,15 @@ def _emit(
         {
             "key": np.int64(key),
             "op": np.int64(_OP_CODES[op]),
-            "shared": np.int64(_jax_compat.in_shared_function()),
+            "shared": np.int64(1),
             "exported": np.int64(placement.exported),
             "groups": _integers(n for group in placement.groups for n in group),
             "group_sizes": _integers(map(len, placement.groups)),
             "devices": _integers(placement.devices),
             "processes": _integers(placement.processes),
-            "label": f"{_NAMES[op]}({spelled}) in {module}",
+            "label": label,
         },
     )
-
-
-def _key(module: str, position: int, axes: str) -> int:
-    digest = hashlib.sha256(f"{module}|{position}|{axes}".encode()).digest()
-    return int.from_bytes(digest[:8], "little", signed=True)
 
 
 def _spell(axis: Hashable) -> str:
@@ -265,4 +260,5 @@ def _device_bound() -> frozenset[Any]:
 
 
 _jax_compat.tie_lowering_to_devices(_device_bound)
+_jax_compat.when_lowered(number_calls)
 _jax_compat.allow_in_exports(TARGET)

@@ -20,6 +20,8 @@ struct Settings {
   // SMDDP_THREADS, or this process's share of the host's cores: worker threads. 0: one
   // per core.
   int threads = 0;
+  // SMDDP_HUGE_PAGES: whether to advise huge pages for large result buffers.
+  bool huge_pages = true;
   // SMDDP_HOST_ID or what cluster/ found: equal for processes that share memory.
   std::string host_id;
 };

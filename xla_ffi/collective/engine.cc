@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "collective/local_all_reduce.h"
+#include "collective/result_pages.h"
 
 namespace smddp {
 namespace {
@@ -122,6 +123,7 @@ void Engine::Submit(OpInstance& op, int64_t run_id, int64_t device,
   calls_.fetch_add(1, std::memory_order_relaxed);
   bytes_.fetch_add(signature->bytes(), std::memory_order_relaxed);
   CallBegins();
+  if (settings_.huge_pages) AdviseHugePages(*call);
   if (group->one_process()) {
     RunLocal(std::move(call));
   } else {

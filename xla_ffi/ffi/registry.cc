@@ -12,8 +12,13 @@ Registry& Registry::Get() {
 
 Engine& Registry::engine() {
   if (Engine* engine = engine_.load()) return *engine;
-  // Losing a race to another maker is fine.
-  [[maybe_unused]] const Status made = Configure(Settings());
+  const std::lock_guard lock(mutex_);
+  if (engine_.load() == nullptr) {
+    engine_.store(new Engine(settings_));
+    pthread_atfork(nullptr, nullptr, [] {
+      if (Engine* engine = Get().engine_if_any()) engine->AfterForkInChild();
+    });
+  }
   return *engine_.load();
 }
 
@@ -24,10 +29,7 @@ Status Registry::Configure(const Settings& settings) {
                   "the native engine runs already; call smddp_jax.init() before the "
                   "first collective");
   }
-  engine_.store(new Engine(settings));
-  pthread_atfork(nullptr, nullptr, [] {
-    if (Engine* engine = Get().engine_if_any()) engine->AfterForkInChild();
-  });
+  settings_ = settings;
   return Status();
 }
 

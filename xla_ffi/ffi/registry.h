@@ -22,14 +22,14 @@ class Registry {
  public:
   static Registry& Get();
 
-  // Made with default settings if Connect has not been called before.
+  // Made with what Configure last said.
   Engine& engine();
   // Null until something needed the engine: what only looks must not start threads.
   Engine* engine_if_any() const { return engine_.load(); }
   InstanceCounter& instances() { return instances_; }
   Place place() const { return {process_.load(), processes_.load()}; }
 
-  // Makes the engine with `settings`. An error if it is there already.
+  // Sets what the engine will be made with. An error if it runs already.
   Status Configure(const Settings& settings);
   Status Connect(int process, int processes, KeyValueStore& store);
 
@@ -37,6 +37,7 @@ class Registry {
   Registry() = default;
 
   std::mutex mutex_;
+  Settings settings_;
   std::atomic<Engine*> engine_{nullptr};
   std::atomic<int> process_{0};
   std::atomic<int> processes_{1};
