@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes that die, freeze, leave or disagree: an error on every survivor.
+
+The shared memory is anonymous (memfd), so the size of /dev/shm does not matter and no
+kind of death can leave anything there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from ranks import Job, Rank, free_port, run_ranks
+
+pytestmark = pytest.mark.ours
+
+FAR = {"SMDDP_TIMEOUT": "120"}  # a deadline that must not be what ends the wait
+NEAR = {"SMDDP_TIMEOUT": "5"}
+START = 60
+
+
+def steps(scenario: str, logs: Path, *, count: int = 12, floats: int = 6, **options):
+    return run_ranks("steps", scenario, count, floats, logs=logs, **options)
+
+
+def raised(rank: Rank) -> tuple[float, str]:
+    """When a rank's collective failed, and with which message."""
+    found = re.search(r"^RAISED (\S+) (.*)$", rank.output(), re.MULTILINE)
+    assert found, f"rank {rank.index} raised no error:\n{rank.output()[-4000:]}"
+    return float(found[1]), found[2]
+
+
+def all_raise(job: Job, ranks: list[Rank], since: float, within: float) -> list[str]:
+    """Each rank fails in time and ends by itself, non-zero; returns the messages."""
+    job.until_ended(within + 5, ranks)
+    messages = []
+    for rank in ranks:
+        when, message = raised(rank)
+        assert when - since < within, (rank.index, when - since, message)
+        assert rank.code not in (None, 0) and rank.code > 0, (rank.index, rank.code)
+        messages.append(message)
+    return messages
+
+
+def group_members(leader: int) -> list[int]:
+    """The processes of a rank's process group, zombies left out."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(stat[2]) == leader and stat[0] != "Z":
+            members.append(int(entry.name))
+    return members
+
+
+def nothing_lingers(job: Job) -> None:
+    job.until(
+        lambda: not any(group_members(rank.pid) for rank in job.ranks),
+        5,
+        f"no process left: {[group_members(rank.pid) for rank in job.ranks]}",
+    )
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_B63_a_peer_is_killed(tmp_path, processes, devices, victim) -> None:
+    """In the middle of big reductions that follow each other without a pause."""
+    with steps(
+        "forever",
+        tmp_path,
+        count=10**6,
+        floats=4 << 20,
+        processes=processes,
+        devices=devices,
+        env=FAR,
+    ) as job:
+        job.until_said("step 5", START)
+        killed = time.monotonic()
+        job[victim].send(signal.SIGKILL)
+        for message in all_raise(job, job.others(victim), killed, within=5):
+            assert f"rank {victim}" in message, message
+        assert time.monotonic() - killed < 10
+        nothing_lingers(job)
+
+
+def test_B63_a_peer_is_killed_that_never_came(tmp_path) -> None:
+    with steps("sleeps", tmp_path, processes=3, env=FAR) as job:
+        job.until_said("begin 5", START, [job[0], job[1]])
+        job.until_said("sleeping", START, [job[2]])
+        killed = time.monotonic()
+        job[2].send(signal.SIGKILL)
+        for message in all_raise(job, [job[0], job[1]], killed, within=5):
+            assert "rank 2" in message, message
+        nothing_lingers(job)
+
+
+def test_B62_a_peer_is_frozen(tmp_path) -> None:
+    """The deadline's error says who, what and where; the wait burns no core."""
+    with steps("sleeps", tmp_path, processes=3, floats=1000, env=NEAR) as job:
+        job.until_said("begin 5", START, [job[0], job[1]])
+        job.until_said("sleeping", START, [job[2]])
+        frozen = time.monotonic()
+        job[2].send(signal.SIGSTOP)
+        time.sleep(1)
+        before = [cpu_seconds(job[k].pid) for k in (0, 1)]
+        time.sleep(2)
+        after = [cpu_seconds(job[k].pid) for k in (0, 1)]
+        assert all(b - a < 0.5 for a, b in zip(before, after, strict=True))
+        for message in all_raise(job, [job[0], job[1]], frozen, within=10):
+            assert "rank 2" in message, message
+            assert "psum" in message, message
+            assert re.search(r"4[,_ ]?000", message), message  # the bytes
+            assert re.search(r"step 5|step 6", message), message
+
+
+def test_B62_a_peer_is_frozen_within_a_sum(tmp_path) -> None:
+    with steps(
+        "forever", tmp_path, count=10**6, floats=4 << 20, processes=3, env=NEAR
+    ) as job:
+        job.until_said("step 5", START)
+        frozen = time.monotonic()
+        job[1].send(signal.SIGSTOP)
+        for message in all_raise(job, job.others(1), frozen, within=12):
+            assert "rank 1" in message, message
+
+
+def test_B65_rank_0_leaves_early(tmp_path) -> None:
+    with steps("leaves", tmp_path, processes=3, env=NEAR) as job:
+        job.until_said("left", START, [job[0]])
+        left = time.monotonic()
+        for message in all_raise(job, job.others(0), left, within=10):
+            assert "rank 0" in message, message
+        nothing_lingers(job)
+
+
+def test_B66_unlike_numbers_of_steps(tmp_path) -> None:
+    with steps("uneven", tmp_path, count=10, processes=2, env=NEAR) as job:
+        job.until_said("begin 10", START, [job[0]])
+        (message,) = all_raise(job, [job[0]], time.monotonic(), within=10)
+        assert "rank 1" in message, message
+        assert re.search(r"step 1[01]|left", message), message
+        job.until_ended(10)
+        assert job[1].code == 0
+
+
+def test_one_rank_raises(tmp_path) -> None:
+    """Who failed first is told to the others, at once."""
+    with steps("raises", tmp_path, processes=3, env=FAR) as job:
+        job.until_ended(START, [job[2]])
+        ended = time.monotonic()
+        assert "this rank has had enough" in job[2].output()
+        for message in all_raise(job, job.others(2), ended, within=5):
+            assert "rank 2" in message, message
+        assert job[2].code == 1
+        nothing_lingers(job)
+
+
+MISMATCHES = {
+    # what one rank and the others did, as the message has to show it
+    "shape": (r"\b6\b", r"\b4\b"),
+    "dtype": (r"float32|f32", r"int32|s32|i32"),
+    "op": (r"psum|sum", r"pmax|max"),
+    "group": (r"group", r"group"),
+}
+
+
+@pytest.mark.parametrize("kind", MISMATCHES)
+def test_B68_ranks_disagree(tmp_path, kind: str) -> None:
+    """Both sides are shown, and nobody is given a number."""
+    devices = 2 if kind == "group" else 1
+    with steps(kind, tmp_path, processes=2, devices=devices, env=NEAR) as job:
+        job.until_said("begin 5", START)
+        begun = time.monotonic()
+        messages = all_raise(job, job.ranks, begun, within=10)
+        assert "step 5" not in job[0].output() and "step 5" not in job[1].output()
+        shown = " ".join(messages)
+        for pattern in MISMATCHES[kind]:
+            assert re.search(pattern, shown), shown
+        assert "rank 0" in shown or "rank 1" in shown, shown
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_blocked_rank_can_be_interrupted(tmp_path, signum) -> None:
+    """Within 10 s, whatever the deadline, and the others follow."""
+    with steps("sleeps", tmp_path, processes=2, env=FAR) as job:
+        job.until_said("begin 5", START, [job[0]])
+        job.until_said("sleeping", START, [job[1]])
+        time.sleep(0.5)
+        job[0].send(signum)
+        job.until_ended(10, [job[0]])
+        assert job[0].code != 0
+        job[1].send(signum)
+        job.until_ended(10)
+        nothing_lingers(job)
+
+
+def test_B72_a_child_is_forked(tmp_path) -> None:
+    with steps("forks", tmp_path, count=20, processes=2, devices=2, env=NEAR) as job:
+        for output in job.succeed(START):
+            assert output.count("child ended with 0") == 2
+            assert "step 19" in output and "DONE" in output
+
+
+def test_restarts_right_after_a_kill(tmp_path) -> None:
+    """Five times in a row, on the same port, with no pause."""
+    port = free_port()
+    for attempt in range(5):
+        logs = tmp_path / str(attempt)
+        with steps("forever", logs, count=10**6, env=FAR, port=port) as job:
+            job.until_said("step 5", START)
+            for rank in job.ranks:
+                rank.send(signal.SIGKILL)
+    with steps("usual", tmp_path / "last", env=FAR, port=port) as job:
+        assert all("DONE" in output for output in job.succeed(START))
+
+
+def test_B70_nothing_is_in_dev_shm(tmp_path) -> None:
+    with steps("forever", tmp_path, count=10**6, floats=1 << 20, env=FAR) as job:
+        job.until_said("step 5", START)
+        for rank in job.ranks:
+            maps = Path(f"/proc/{rank.pid}/maps").read_text()
+            assert "/dev/shm/" not in maps
+            assert "/memfd:" in maps
