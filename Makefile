@@ -2,7 +2,7 @@
 # make demo   train a Flax model on 4 processes x 2 CPU devices, with one changed line
 # make test   pytest, then the native tests plain, under TSan and under ASan+UBSan
 # make lint   ruff, pyright, clang-format, the architecture test, the stub check
-# make bench  our collectives beside XLA's
+# make bench  our collectives beside XLA's, in one process and in four
 # PYTHON chooses the interpreter, JAX the jax to install, VENV where all of it goes.
 PYTHON ?= python3
 JAX ?= jax>=0.10
@@ -22,7 +22,7 @@ PACKAGE := pyproject.toml $(shell find xla_ffi smddp_jax -name '*.cc' -o -name '
   -o -name 'CMake*' -o -name '*.cmake' -o -name '*.py')
 NATIVE_PRESETS := release tsan asan
 
-.PHONY: demo test pytest native lint format bench stub install clean FORCE
+.PHONY: demo test pytest native lint format bench results stub install clean FORCE
 .DELETE_ON_ERROR:
 
 demo: install
@@ -63,7 +63,12 @@ format: $(VENV)/.dev
 	$(BIN)/clang-format -i $(CC_SOURCES)
 
 bench: install
-	$(BIN)/smddp-jax bench
+	$(BIN)/smddp-jax bench --form both
+	$(BIN)/smddp-jax bench --form both --processes 4
+
+# Every table of benchmarks/RESULTS.md, on a machine that does nothing else.
+results: install
+	$(BIN)/python benchmarks/run_all.py benchmarks/RESULTS.md
 
 # The committed stub of the native module; tests/test_stub.py holds it to this output.
 stub: install
