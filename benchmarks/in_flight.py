@@ -9,7 +9,7 @@ from __future__ import annotations
 from report import table
 
 STEPS = 200
-LIMIT_SECONDS = 60  # XLA gives up after 40 s and aborts the process
+LIMIT_SECONDS = 50  # XLA gives up after 40 s and aborts the process
 
 
 def study() -> str:

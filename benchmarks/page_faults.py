@@ -12,7 +12,7 @@ from report import table
 from smddp_jax.launch import ALLOCATORS
 
 
-def study(iterations: int = 10) -> str:
+def study(iterations: int = 6) -> str:
     """All allocator settings, in one process and in four."""
     parts = []
     for name, variables in ALLOCATORS.items():
