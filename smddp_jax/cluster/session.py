@@ -24,6 +24,7 @@ from smddp_jax import _env, _jax_compat, _native
 from smddp_jax._errors import ClusterError, EngineUnavailableError
 from smddp_jax.cluster import detect
 from smddp_jax.cluster.host import host_id
+from smddp_jax.cluster.pool import make_room
 from smddp_jax.cluster.service import CoordinationService
 
 _log = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ def engine_problem() -> str | None:
         except EngineUnavailableError as error:
             problem = str(error)
     if problem is None:
+        make_room()
         return None
     if not _env.get("SMDDP_FALLBACK"):
         raise EngineUnavailableError(problem)

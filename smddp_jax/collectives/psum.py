@@ -74,9 +74,12 @@ def _reduce(
     axis_index_groups: IndexGroups | None,
 ) -> Any:
     axes = tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)
-    leaves, tree = jax.tree.flatten(x)
+    named, tree = jax.tree_util.tree_flatten_with_path(x)
+    leaves = [leaf for _, leaf in named]
     usual = _is_usual(axes, axis_index_groups)
     fused = [n for n, leaf in enumerate(leaves) if usual and _is_plain(leaf, axes)]
+    # By name, not by place: an OrderedDict's order may differ between processes.
+    fused.sort(key=lambda n: jax.tree_util.keystr(named[n][0]))
     results: dict[int, Any] = {}
     if fused:
         operands = [_prepare(kind, leaves[n], axes) for n in fused]
