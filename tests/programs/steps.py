@@ -71,9 +71,8 @@ def odd_step() -> None:
     elif scenario == "op":
         f = reduction(lax.pmax)
     elif scenario == "group":
-        half = len(devices) // 2
         order = list(range(len(devices)))
-        f = reduction(axis_index_groups=[order[:half], order[half:]])
+        f = reduction(axis_index_groups=[order[::2], order[1::2]])
     f(given).block_until_ready()
 
 
