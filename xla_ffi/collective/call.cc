@@ -30,7 +30,8 @@ void Signature::Append(const std::string& more) {
 
 std::string Call::Describe() const {
   return label + ": " + signature->text + " (" + std::to_string(signature->bytes()) +
-         " bytes), " + group->Describe() + ", step " + std::to_string(step);
+         " bytes), " + group->Describe() + ", step " + std::to_string(step) +
+         (before.empty() ? "" : " (the step before went over " + before + ")");
 }
 
 }  // namespace smddp

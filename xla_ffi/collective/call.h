@@ -47,8 +47,10 @@ struct Call {
   std::shared_ptr<const Group> group;
   std::shared_ptr<const Signature> signature;
   std::string label;      // "psum('i') in jit_step".
-  uint64_t tag = 0;       // Same on every process, different for every execution.
-  uint64_t step = 0;      // How many times this collective was reached before.
+  uint64_t op = 0;        // Which collective of which program: same on every process.
+  uint64_t step = 0;      // How many times its devices reached it before.
+  uint64_t tag = 0;       // Of op and step: which execution.
+  std::string before;     // The group of the step before, where that was another one.
   Deadline deadline = Deadline::After(0);
   std::vector<Participant> local;  // In rank order.
   size_t last = 0;                 // Index in `local` of the device that came last.

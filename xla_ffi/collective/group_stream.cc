@@ -157,10 +157,7 @@ bool GroupStream::FinishDone() {
   while (broken_.ok()) {
     std::unique_ptr<Call> call = running_->PopDone();
     if (!call) break;
-    if (noticed_ == call->tag) {
-      context_.mesh->my_page().board.Post(0, 0, "");
-      noticed_ = 0;
-    }
+    if (noticed_ == call->tag) TakeNoticeDown();
     context_.finish(std::move(call), Status());
     any = true;
   }
@@ -202,24 +199,49 @@ std::string GroupStream::Name(size_t member) const {
   return context_.mesh->Describe(group_->processes()[member]);
 }
 
-std::string GroupStream::MissingPeer() const {
-  std::optional<size_t> missing;
+std::optional<size_t> GroupStream::Missing() const {
   if (!exchange_) {
-    for (size_t i = 0; i < offers_.size() && !missing; ++i) {
-      if (i != group_->my_index() && !offers_[i]) missing = i;
+    for (size_t i = 0; i < offers_.size(); ++i) {
+      if (i != group_->my_index() && !offers_[i]) return i;
     }
-  } else if (!running_->empty()) {
-    missing = running_->WaitsFor();
-  } else if (group_->my_index() != 0) {
-    missing = 0;  // It has not put this collective into the order yet.
+    return std::nullopt;
   }
-  if (!missing) return "its peers";
-  const auto notice =
-      context_.mesh->page(group_->processes()[*missing]).board.Read();
-  const std::string doing =
-      notice.tag == 0 ? "has not reached it and waits in no collective" :
-                        "waits in " + notice.text;
-  return Name(*missing) + ", which " + doing;
+  if (!running_->empty()) return running_->WaitsFor();
+  // The leader has not put our collective into the order yet.
+  if (group_->my_index() != 0) return 0;
+  return std::nullopt;
+}
+
+NoticeBoard::Notice GroupStream::NoticeOf(size_t member) const {
+  return context_.mesh->page(group_->processes()[member]).board.Read();
+}
+
+void GroupStream::PostNotice(const Call& call) {
+  noticed_ = call.tag;
+  context_.mesh->my_page().board.Post(
+      {call.op, call.step, group_->id(), call.Describe()});
+}
+
+void GroupStream::TakeNoticeDown() {
+  noticed_ = 0;
+  context_.mesh->my_page().board.Post({});
+}
+
+std::string GroupStream::Disagreement(const Call& call, size_t member) const {
+  const auto theirs = NoticeOf(member);
+  if (theirs.op != call.op) return {};
+  std::string what;
+  if (theirs.step == call.step && theirs.group != group_->id()) {
+    what = "the group of a collective";
+  } else if (theirs.step != call.step && Missing() == member) {
+    // It has not taken part in our step, yet waits in another one.
+    what = "how often they reached a collective";
+  } else {
+    return {};
+  }
+  return "ranks disagree about " + what + ": " + Name(member) + " waits in " +
+         theirs.text + "; rank " + std::to_string(context_.mesh->process()) +
+         " waits in " + call.Describe();
 }
 
 void GroupStream::CheckDeadlines() {
@@ -227,26 +249,24 @@ void GroupStream::CheckDeadlines() {
   if (call == nullptr || !broken_.ok()) return;
   const double waited = context_.timeout_seconds - call->deadline.SecondsLeft();
   if (waited < std::min(kNoticeSeconds, context_.timeout_seconds / 2)) return;
-  if (noticed_ != call->tag) {
-    noticed_ = call->tag;
-    context_.mesh->my_page().board.Post(call->tag, group_->id(), call->Describe());
-  }
+  if (noticed_ != call->tag) PostNotice(*call);
   for (size_t i = 0; i < group_->processes().size(); ++i) {
     if (i == group_->my_index()) continue;
-    const auto notice = context_.mesh->page(group_->processes()[i]).board.Read();
-    if (notice.tag != call->tag || notice.group == group_->id()) continue;
-    Fail(StatusCode::kMismatch,
-         "ranks disagree about the group of a collective: " + Name(i) + " waits in " +
-             notice.text + "; rank " + std::to_string(context_.mesh->process()) +
-             " waits in " + call->Describe(),
-         true);
-    return;
+    const std::string why = Disagreement(*call, i);
+    if (!why.empty()) return Fail(StatusCode::kMismatch, why, true);
   }
   if (!call->deadline.Passed()) return;
+  std::string missing = "its peers";
+  if (const auto member = Missing()) {
+    const auto notice = NoticeOf(*member);
+    missing = Name(*member) + ", which " +
+              (notice.op == 0 ? "has not reached it and waits in no collective"
+                              : "waits in " + notice.text);
+  }
   Fail(StatusCode::kDeadline,
        "rank " + std::to_string(context_.mesh->process()) + " waited " +
            std::to_string(static_cast<int>(context_.timeout_seconds)) + " s in " +
-           call->Describe() + ", for " + MissingPeer() +
+           call->Describe() + ", for " + missing +
            ". Check that this process runs and takes the same steps; SMDDP_TIMEOUT "
            "sets the deadline",
        true);
@@ -262,7 +282,7 @@ void GroupStream::Fail(StatusCode code, const std::string& why, bool tell) {
       context_.mesh->page(group_->processes()[i]).doorbell.Ring();
     }
   }
-  if (noticed_ != 0) context_.mesh->my_page().board.Post(0, 0, "");
+  if (noticed_ != 0) TakeNoticeDown();
   const auto fail = [&](std::unique_ptr<Call> call) {
     const std::string text =
         why.find(call->label) == std::string::npos ? why + " (in " + call->Describe() + ")"

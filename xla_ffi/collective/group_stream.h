@@ -73,7 +73,13 @@ class GroupStream {
   void RingAwaiting();
   void UpdateAwaiting();
   const Call* Oldest() const;
-  std::string MissingPeer() const;
+  // The member that the oldest call waits for, as far as can be told.
+  std::optional<size_t> Missing() const;
+  // How a peer's notice contradicts `call`; empty if it does not.
+  std::string Disagreement(const Call& call, size_t member) const;
+  NoticeBoard::Notice NoticeOf(size_t member) const;
+  void PostNotice(const Call& call);
+  void TakeNoticeDown();
   std::string Name(size_t member) const;
 
   const std::shared_ptr<const Group> group_;
@@ -88,7 +94,7 @@ class GroupStream {
   std::unordered_map<uint64_t, std::unique_ptr<Call>> waiting_;  // By tag, not ordered.
   std::deque<uint64_t> unpublished_;  // Leader: tags in order of arrival.
   uint64_t next_entry_ = 0;           // The log entry to follow next.
-  uint64_t noticed_ = 0;              // Tag on our notice board.
+  uint64_t noticed_ = 0;              // Tag of the call on our notice board.
 };
 
 }  // namespace smddp

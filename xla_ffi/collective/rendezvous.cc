@@ -35,27 +35,20 @@ Result<std::unique_ptr<Call>> Rendezvous::Join(
   auto [found, first] = pending_.try_emplace(execution);
   Pending& pending = found->second;
   if (first) {
-    Steps& steps = steps_[Counted{op.key, op.index, group->id()}];
-    // Their order may differ between processes: refuse rather than pair them wrongly.
-    if (steps.op != nullptr && steps.op != &op && steps.run_id == run_id &&
-        !group->one_process()) {
-      pending_.erase(found);
-      return Status(StatusCode::kInternal,
-                    op.label + ": two calls of one jitted function in one program "
-                               "cannot be told apart; mark it jax.jit(..., inline=True)");
-    }
-    steps.run_id = run_id;
-    steps.op = &op;
     pending.missing = group->local_size();
     pending.call = std::make_unique<Call>();
     Call& call = *pending.call;
     call.group = group;
     call.signature = signature;
     call.label = op.label;
-    call.step = steps.next++;
-    call.tag = Hash64().Add(op.key).Add(op.index).Add(call.step).value();
+    call.op = Hash64().Add(op.key).Add(op.index).value();
     call.deadline = Deadline::After(timeout_seconds_);
     call.local.resize(group->local_size());
+  }
+  if (Status counted = Count(op, run_id, device, group, *pending.call, first);
+      !counted.ok()) {
+    if (first) pending_.erase(found);
+    return counted;
   }
   pending.call->local[*index] = std::move(participant);
   if (--pending.missing > 0) return std::unique_ptr<Call>();
@@ -63,6 +56,36 @@ Result<std::unique_ptr<Call>> Rendezvous::Join(
   pending_.erase(found);
   call->last = *index;
   return call;
+}
+
+Status Rendezvous::Count(const OpInstance& op, int64_t run_id, int64_t device,
+                         const std::shared_ptr<const Group>& group, Call& call,
+                         bool first) {
+  Steps& steps = steps_[Counted{op.key, op.index, device}];
+  // Their order may differ between processes: refuse rather than pair them wrongly.
+  if (steps.op != nullptr && steps.op != &op && steps.run_id == run_id &&
+      !group->one_process()) {
+    return Status(StatusCode::kInternal,
+                  op.label + ": two calls of one jitted function in one program cannot "
+                             "be told apart; mark it jax.jit(..., inline=True)");
+  }
+  if (first) {
+    call.step = steps.next;
+    call.tag = Hash64().Add(call.op).Add(call.step).value();
+    if (steps.group && steps.group->id() != group->id()) {
+      call.before = steps.group->Describe();
+    }
+  } else if (call.step != steps.next && !group->one_process()) {
+    return Status(StatusCode::kInternal,
+                  op.label + ": device " + std::to_string(device) + " is at step " +
+                      std::to_string(steps.next) + " and another device of its group at " +
+                      std::to_string(call.step));
+  }
+  ++steps.next;
+  steps.group = group;
+  steps.run_id = run_id;
+  steps.op = &op;
+  return Status();
 }
 
 std::vector<std::unique_ptr<Call>> Rendezvous::TakeOverdue(bool all) {

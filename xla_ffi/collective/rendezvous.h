@@ -58,13 +58,18 @@ class Rendezvous {
   };
   // Instance, group, run, how often in the run.
   using Execution = std::tuple<const OpInstance*, uint64_t, int64_t, uint64_t>;
-  // Key, index, group: what executions are counted by, alike on every process.
-  using Counted = std::tuple<uint64_t, uint64_t, uint64_t>;
+  // Key, index, device: what executions are counted by, alike on every process.
+  using Counted = std::tuple<uint64_t, uint64_t, int64_t>;
   struct Steps {
     uint64_t next = 0;
-    int64_t run_id = 0;  // The last run, and the instance that it reached.
+    std::shared_ptr<const Group> group;  // Of the latest step.
+    int64_t run_id = 0;                  // Its run, and the instance that it reached.
     const OpInstance* op = nullptr;
   };
+
+  // Counts one more step of a device; not ok if it cannot be told which.
+  Status Count(const OpInstance& op, int64_t run_id, int64_t device,
+               const std::shared_ptr<const Group>& group, Call& call, bool first);
 
   const double timeout_seconds_;
   mutable std::mutex mutex_;

@@ -6,13 +6,10 @@
 // disagreement; its text is guarded by a version that is odd while it changes.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
-#include <string_view>
 
 #include "host/doorbell.h"
 
@@ -21,16 +18,19 @@ namespace smddp {
 class NoticeBoard {
  public:
   struct Notice {
-    uint64_t tag = 0;    // The collective that the owner waits in; 0: in none.
+    uint64_t op = 0;     // The collective that the owner waits in; 0: in none.
+    uint64_t step = 0;   // How many times it was reached before.
     uint64_t group = 0;  // Its group.
     std::string text;
   };
 
-  void Post(uint64_t tag, uint64_t group, std::string_view text) {
+  void Post(const Notice& notice) {
+    const std::string& text = notice.text;
     const uint32_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_seq_cst);
-    tag_.store(tag, std::memory_order_seq_cst);
-    group_.store(group, std::memory_order_seq_cst);
+    op_.store(notice.op, std::memory_order_seq_cst);
+    step_.store(notice.step, std::memory_order_seq_cst);
+    group_.store(notice.group, std::memory_order_seq_cst);
     for (size_t i = 0; i < kText; ++i) {
       const char c = i < text.size() && i + 1 < kText ? text[i] : '\0';
       text_[i].store(c, std::memory_order_relaxed);
@@ -43,7 +43,8 @@ class NoticeBoard {
     Notice notice;
     const uint32_t before = version_.load(std::memory_order_seq_cst);
     if (before % 2 != 0) return notice;
-    notice.tag = tag_.load(std::memory_order_seq_cst);
+    notice.op = op_.load(std::memory_order_seq_cst);
+    notice.step = step_.load(std::memory_order_seq_cst);
     notice.group = group_.load(std::memory_order_seq_cst);
     for (size_t i = 0; i < kText; ++i) {
       const char c = text_[i].load(std::memory_order_acquire);
@@ -57,7 +58,8 @@ class NoticeBoard {
   static constexpr size_t kText = 512;
 
   std::atomic<uint32_t> version_{0};
-  std::atomic<uint64_t> tag_{0};
+  std::atomic<uint64_t> op_{0};
+  std::atomic<uint64_t> step_{0};
   std::atomic<uint64_t> group_{0};
   std::atomic<char> text_[kText] = {};
 };

@@ -305,6 +305,40 @@ TEST(EngineFailureTest, UnlikeShapesAreShownOnBothSides) {
   }
 }
 
+// Rank 1 reduces over itself where rank 0 reduces over both, and goes on. Its next
+// step must not be paired with the one that rank 0 waits in.
+TEST(EngineFailureTest, AGroupInsideOneProcessIsNoticedAtTheNextStep) {
+  Job job(2, 1);
+  const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, {4});
+  std::vector<OpInstance> ops(2, MakeOp(1));
+  Buffers<float> of_rank_0(1, {4});
+  Submit(job, 0, ops[0], 1, signature, of_rank_0);
+  const auto alone = std::make_shared<const Group>(
+      std::vector<Member>{{Job::Device(1, 0), 1}}, 1);
+  Buffers<float> inside(1, {4});
+  Participant participant;
+  participant.inputs = {inside.in[0][0].data()};
+  participant.outputs = {inside.out[0][0].data()};
+  participant.done = [&](const Status& status) {
+    inside.status[0] = status;
+    inside.left.count_down();
+  };
+  job.engine(1).Submit(ops[1], 1, Job::Device(1, 0), alone, signature,
+                       std::move(participant));
+  inside.left.wait();
+  EXPECT_TRUE(inside.status[0].ok());
+  Buffers<float> next(1, {4});
+  Submit(job, 1, ops[1], 2, signature, next);
+  for (Buffers<float>* buffers : {&of_rank_0, &next}) {
+    buffers->left.wait();
+    EXPECT_FALSE(buffers->status[0].ok());
+    for (const char* word : {"2 devices of ranks {0, 1}", "1 devices of ranks {1}"}) {
+      EXPECT_NE(buffers->status[0].message().find(word), std::string::npos)
+          << buffers->status[0].message();
+    }
+  }
+}
+
 TEST(EngineFailureTest, AnAbsentPeerIsNamedAtTheDeadline) {
   Settings settings = SmallSettings();
   settings.timeout_seconds = 0.4;

@@ -63,7 +63,7 @@ TEST(LocalMeshTest, JoinsTheProcessesOfOneHost) {
   EXPECT_EQ(nodes[2]->mesh->local_processes(), (std::vector<int>{0, 2, 3}));
   EXPECT_EQ(nodes[1]->mesh->local_processes(), (std::vector<int>{1}));
   EXPECT_FALSE(nodes[1]->mesh->IsLocal(0));
-  nodes[0]->mesh->my_page().board.Post(1, 2, "here");
+  nodes[0]->mesh->my_page().board.Post({1, 2, 3, "here"});
   EXPECT_EQ(nodes[3]->mesh->page(0).board.Read().text, "here");
 
   auto memory = SharedMemory::Create(4096);

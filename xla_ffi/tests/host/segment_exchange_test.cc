@@ -127,12 +127,13 @@ TEST(DoorbellTest, NoRingIsLost) {
 
 TEST(NoticeBoardTest, ShowsTheLatestNotice) {
   NoticeBoard board;
-  EXPECT_EQ(board.Read().tag, 0u);
-  board.Post(7, 8, std::string(2000, 'x'));
-  EXPECT_EQ(board.Read().tag, 7u);
+  EXPECT_EQ(board.Read().op, 0u);
+  board.Post({7, 9, 8, std::string(2000, 'x')});
+  EXPECT_EQ(board.Read().op, 7u);
+  EXPECT_EQ(board.Read().step, 9u);
   EXPECT_EQ(board.Read().group, 8u);
   EXPECT_LT(board.Read().text.size(), 2000u);
-  board.Post(0, 0, "");
+  board.Post({});
   EXPECT_EQ(board.Read().text, "");
 }
 
