@@ -111,8 +111,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "SMDDP_SEGMENT_BYTES",
         *_BYTES,
-        256 << 10,
-        "The unit in flight between processes of one host.",
+        128 << 10,
+        "The largest unit in flight between processes of one host.",
     ),
     Setting(
         "SMDDP_THREADS",

@@ -15,8 +15,8 @@ struct Settings {
   double timeout_seconds = 300.0;
   // SMDDP_STAGING_BYTES: upper bound of shared memory that this process provides.
   size_t staging_bytes = size_t{64} << 20;
-  // SMDDP_SEGMENT_BYTES: the unit in flight between the processes of one host.
-  size_t segment_bytes = size_t{256} << 10;
+  // SMDDP_SEGMENT_BYTES: the largest unit in flight between the processes of one host.
+  size_t segment_bytes = size_t{128} << 10;
   // SMDDP_THREADS, or this process's share of the host's cores: worker threads. 0: one
   // per core.
   int threads = 0;

@@ -7,6 +7,11 @@ namespace smddp {
 namespace {
 
 constexpr size_t kPage = 4096;
+// All members' rings together stay within this, so that a segment is still in a common
+// last-level cache when the others read it.
+constexpr size_t kCachedRings = size_t{2} << 20;
+// Shorter segments cost more in waking each other than they save in the cache.
+constexpr size_t kLeastCachedSlot = size_t{64} << 10;
 
 }  // namespace
 
@@ -74,7 +79,7 @@ GroupStream* Streams::StreamOf(const std::shared_ptr<const Group>& group) {
   };
   context.timeout_seconds = settings_.timeout_seconds;
   found->second = std::make_unique<GroupStream>(group, std::move(context));
-  const size_t slot_bytes = NextSlotBytes();
+  const size_t slot_bytes = NextSlotBytes(group->processes().size());
   staging_bytes_ += SegmentExchange::BlockBytes(GroupStream::kSlots, slot_bytes);
   if (const Status opened = found->second->Open(slot_bytes); !opened.ok()) {
     found->second->Fail(opened.code(), opened.message(), /*tell=*/false);
@@ -82,14 +87,18 @@ GroupStream* Streams::StreamOf(const std::shared_ptr<const Group>& group) {
   return found->second.get();
 }
 
-// Each further group gets at most half of what is left, so that the bound holds for
-// any number of groups that matter; a page per slot is the least that works.
-size_t Streams::NextSlotBytes() const {
+// The smallest of three: what the user set; a share of the cache, since a ring that
+// falls out of it costs twice the time (measured, benchmarks/RESULTS.md); and half of
+// the staging that is left, so that the bound holds for any number of groups that
+// matter. A page per slot is the least that works.
+size_t Streams::NextSlotBytes(size_t members) const {
   const size_t used = staging_bytes_.load();
   const size_t left = settings_.staging_bytes > used ? settings_.staging_bytes - used : 0;
-  const size_t share = left / 2 / GroupStream::kSlots / kPage * kPage;
-  return std::clamp(settings_.segment_bytes / kPage * kPage, kPage,
-                    std::max(share, kPage));
+  const size_t cached =
+      std::max(kCachedRings / GroupStream::kSlots / members, kLeastCachedSlot);
+  const size_t slot =
+      std::min({settings_.segment_bytes, cached, left / 2 / GroupStream::kSlots});
+  return std::max(slot / kPage * kPage, kPage);
 }
 
 std::optional<BlockOffer> Streams::TakeOffer(uint64_t group, int process) {

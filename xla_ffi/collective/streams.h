@@ -56,7 +56,7 @@ class Streams {
   GroupStream* StreamOf(const std::shared_ptr<const Group>& group);
   std::string Refusal(const Group& group) const;
   void HandleLosses();
-  size_t NextSlotBytes() const;
+  size_t NextSlotBytes(size_t members) const;
   std::optional<BlockOffer> TakeOffer(uint64_t group, int process);
 
   const Settings settings_;
