@@ -35,6 +35,8 @@ void HostAllReduce::Push(std::unique_ptr<Call> call) {
   running.segments = SegmentCount(s.space.total(), running.segment_elements);
   running.first = next_segment_;
   running.one_shot = s.space.total() * element <= kOneShotBytes;
+  running.direct = !running.one_shot && call->local.size() == 1 &&
+                   PartialType(s.dtype, s.op) == s.dtype;
   running.call = std::move(call);
   next_segment_ += running.segments;
   calls_.push_back(std::move(running));
@@ -103,18 +105,35 @@ void HostAllReduce::Split(Range range, size_t element_size, Work&& work) {
   });
 }
 
+Range HostAllReduce::PartOfMember(size_t size, size_t member) const {
+  return PartOf(size, exchange_.shape().members, member, kAlignElements);
+}
+
+// `range` counts from the segment's start, as `slot` does; so in Spread.
+void HostAllReduce::Stage(const Running& running, Range range, std::byte* slot) {
+  const Signature& s = *running.call->signature;
+  const size_t element = SizeOf(PartialType(s.dtype, s.op));
+  const size_t start = SegmentRange(running, stage_.segment).offset;
+  Split(range, element, [&](Range part) {
+    CombineLocal(*running.call, {start + part.offset, part.size},
+                 slot + part.offset * element);
+  });
+}
+
 bool HostAllReduce::StageNext() {
   Running* running = At(stage_);
   if (running == nullptr) return false;
   const uint64_t segment = running->first + stage_.segment;
   if (!exchange_.SlotFree(segment)) return false;
-  const Call& call = *running->call;
-  const size_t element = SizeOf(PartialType(call.signature->dtype, call.signature->op));
-  const Range range = SegmentRange(*running, stage_.segment);
+  const size_t size = SegmentRange(*running, stage_.segment).size;
   std::byte* slot = exchange_.Slot(exchange_.me(), segment);
-  Split(range, element, [&](Range part) {
-    CombineLocal(call, part, slot + (part.offset - range.offset) * element);
-  });
+  if (running->direct) {
+    const Range mine = PartOfMember(size, exchange_.me());
+    Stage(*running, {0, mine.offset}, slot);
+    Stage(*running, {mine.end(), size - mine.end()}, slot);
+  } else {
+    Stage(*running, {0, size}, slot);
+  }
   exchange_.SetStaged(segment);
   ++stage_.segment;
   // Only the last one to stage makes anything possible for the others.
@@ -128,50 +147,58 @@ bool HostAllReduce::ReduceNext() {
   const uint64_t segment = running->first + reduce_.segment;
   if (!exchange_.AllStaged(segment)) return false;
   if (!running->one_shot) {
-    const Signature& s = *running->call->signature;
-    const DType partial = PartialType(s.dtype, s.op);
+    const Call& call = *running->call;
+    const size_t element =
+        SizeOf(PartialType(call.signature->dtype, call.signature->op));
     const Range range = SegmentRange(*running, reduce_.segment);
-    const Range mine = PartOf(range.size, exchange_.shape().members, exchange_.me(),
-                              kAlignElements);
-    Split(mine, SizeOf(partial) * exchange_.shape().members, [&](Range part) {
+    const size_t me = exchange_.me();
+    const size_t members = exchange_.shape().members;
+    const Range mine = PartOfMember(range.size, me);
+    Split(mine, element * members, [&](Range part) {
       std::vector<const void*> sources;
-      for (size_t i = 0; i < exchange_.shape().members; ++i) {
-        sources.push_back(exchange_.Slot(i, segment) + part.offset * SizeOf(partial));
+      for (size_t i = 0; i < members; ++i) {
+        const bool argument = running->direct && i == me;
+        sources.push_back(argument ? nullptr
+                                   : exchange_.Slot(i, segment) + part.offset * element);
       }
-      void* const target =
-          exchange_.Slot(exchange_.me(), segment) + part.offset * SizeOf(partial);
-      Reduce(s.op, partial, partial, sources, std::span(&target, 1), part.size,
-             Store::kCached);
+      CombineSources(call, {range.offset + part.offset, part.size}, sources,
+                     exchange_.Slot(me, segment) + part.offset * element);
     });
   }
   exchange_.SetReduced(segment);
   ++reduce_.segment;
-  if (!running->one_shot && exchange_.AllReduced(segment)) RingAll();
+  if (running->one_shot) return true;
+  if (exchange_.AllReduced(segment)) RingAll();
+  // While it is in our first-level cache.
+  Spread(*running, SegmentRange(*running, reduce_.segment - 1), exchange_.me(), segment);
   return true;
+}
+
+void HostAllReduce::Spread(const Running& running, Range range, size_t member,
+                           uint64_t segment) {
+  const Call& call = *running.call;
+  const size_t element = SizeOf(PartialType(call.signature->dtype, call.signature->op));
+  Split(PartOfMember(range.size, member), element * call.local.size(), [&](Range part) {
+    const void* source = exchange_.Slot(member, segment) + part.offset * element;
+    SpreadLocal(call, {range.offset + part.offset, part.size}, std::span(&source, 1));
+  });
 }
 
 bool HostAllReduce::SpreadNext() {
   Running* running = At(spread_);
   if (running == nullptr) return false;
   const uint64_t segment = running->first + spread_.segment;
-  const bool reduced_by_me = exchange_.Reduced(exchange_.me(), segment);
-  if (!reduced_by_me) return false;
+  if (!exchange_.Reduced(exchange_.me(), segment)) return false;
   if (!running->one_shot && !exchange_.AllReduced(segment)) return false;
-  const Call& call = *running->call;
-  const size_t element = SizeOf(PartialType(call.signature->dtype, call.signature->op));
   const Range range = SegmentRange(*running, spread_.segment);
   const size_t members = exchange_.shape().members;
   if (running->one_shot) {
     std::vector<const void*> sources;
     for (size_t i = 0; i < members; ++i) sources.push_back(exchange_.Slot(i, segment));
-    SpreadLocal(call, range, sources);
+    SpreadLocal(*running->call, range, sources);
   } else {
     for (size_t i = 0; i < members; ++i) {
-      const Range theirs = PartOf(range.size, members, i, kAlignElements);
-      Split(theirs, element * call.local.size(), [&](Range part) {
-        const void* source = exchange_.Slot(i, segment) + part.offset * element;
-        SpreadLocal(call, {range.offset + part.offset, part.size}, std::span(&source, 1));
-      });
+      if (i != exchange_.me()) Spread(*running, range, i, segment);
     }
   }
   exchange_.SetConsumed(segment);

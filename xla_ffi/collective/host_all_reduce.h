@@ -4,8 +4,8 @@
 //
 // Calls go in in the order that the group agreed on and come out in the same order.
 // Each segment is staged (the local devices' sum goes into our slot), reduced (the part
-// of it that we own, over all slots) and spread (all parts, into the local devices'
-// results); several segments are under way at once, and no step ever waits. Owned by a
+// of it that we own, over all slots, which is spread at once) and spread (the others'
+// parts, into the local devices' results); several segments are under way at once, and no step ever waits. Owned by a
 // GroupStream, under the engine's progress lock.
 #pragma once
 
@@ -48,6 +48,7 @@ class HostAllReduce {
     size_t segments = 0;
     size_t segment_elements = 0;
     bool one_shot = false;      // Small: every member reduces all of it.
+    bool direct = false;        // Our own part is read from the argument, not a slot.
   };
   // The next segment that a step has to handle: a call, and a segment within it.
   struct Cursor {
@@ -62,6 +63,10 @@ class HostAllReduce {
   Running* At(Cursor& cursor);
   void RingAll();
   Range SegmentRange(const Running& running, size_t segment) const;
+  // Member's part of a segment of `size` elements.
+  Range PartOfMember(size_t size, size_t member) const;
+  void Stage(const Running& running, Range range, std::byte* slot);
+  void Spread(const Running& running, Range range, size_t member, uint64_t segment);
   // Runs work(part of `range`) in parallel where it is worth it.
   template <typename Work>
   void Split(Range range, size_t element_size, Work&& work);

@@ -61,6 +61,24 @@ void CombineLocal(const Call& call, Range range, void* out) {
   });
 }
 
+void CombineSources(const Call& call, Range range,
+                    std::span<const void* const> sources, void* out) {
+  const Signature& s = *call.signature;
+  const DType partial = PartialType(s.dtype, s.op);
+  std::vector<const void*> inputs(sources.size());
+  s.space.ForEachPiece(range, [&](const Piece& piece) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      inputs[i] = sources[i] != nullptr
+                      ? At(sources[i], piece.in_range, partial)
+                      : At(call.local[0].inputs[piece.tensor], piece.in_tensor.offset,
+                           partial);
+    }
+    void* const target = At(out, piece.in_range, partial);
+    Reduce(s.op, partial, partial, inputs, std::span(&target, 1), piece.in_tensor.size,
+           Store::kCached);
+  });
+}
+
 void SpreadLocal(const Call& call, Range range, std::span<const void* const> sources) {
   const Signature& s = *call.signature;
   const DType partial = PartialType(s.dtype, s.op);
