@@ -3,44 +3,56 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import re
+from collections.abc import Callable
+
 import jax
 import pytest
-from cases import Case, variants
+from cases import Case, selection, variants
 from ranks import run_ranks
 from world import World
 
-VARIANTS = variants()
-NAMES = [f"{case.name}-{how}" for case, how in VARIANTS]
-LAYOUTS = {"2x4": (2, 4), "4x2": (4, 2)}
+PASSED = re.compile(r"^PASS (\S+)", re.MULTILINE)
+LAYOUTS = {"2x4": (2, 4), "4x2": (4, 2), "8x1": (8, 1)}
 
 
-@pytest.mark.parametrize(("case", "how"), VARIANTS, ids=NAMES)
+def name_of(variant: tuple[Case, str]) -> str:
+    case, how = variant
+    return f"{case.name}-{how}"
+
+
+@pytest.mark.parametrize(("case", "how"), variants(), ids=map(name_of, variants()))
 def test_in_one_process(case: Case, how: str) -> None:
     case.run(World(how, jax.devices()))
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
-def reports(request, tmp_path_factory) -> list[tuple[str, set[str]]]:
-    """Every rank's log and the cases that passed there, from one run of the table."""
-    processes, devices = LAYOUTS[request.param]
-    logs = tmp_path_factory.mktemp(request.param)
-    env = {"SMDDP_TIMEOUT": "20"}
-    with run_ranks(
-        "table", processes=processes, devices=devices, logs=logs, env=env
-    ) as job:
-        try:
-            job.until_ended(240)
-        except AssertionError:
-            pass  # the cases that are missing from the reports fail, with the logs
-        outputs = [rank.output() for rank in job.ranks]
-    lines = [[line.split() for line in out.splitlines()] for out in outputs]
-    passed = [{w[1] for w in ls if len(w) > 1 and w[0] == "PASS"} for ls in lines]
-    return list(zip(outputs, passed, strict=True))
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory) -> Callable[[str], list[tuple[str, set[str]]]]:
+    """By layout: every rank's log and the cases that passed there, from one run."""
+
+    @functools.cache
+    def run(layout: str) -> list[tuple[str, set[str]]]:
+        processes, devices = LAYOUTS[layout]
+        logs, env = tmp_path_factory.mktemp(layout), {"SMDDP_TIMEOUT": "20"}
+        shape = {"processes": processes, "devices": devices}
+        with run_ranks("table", layout, **shape, logs=logs, env=env) as job:
+            with contextlib.suppress(AssertionError):
+                job.until_ended(170)  # cases without a report fail, and show the log
+            outputs = [rank.output() for rank in job.ranks]
+        return [(output, set(PASSED.findall(output))) for output in outputs]
+
+    return run
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_across_processes(name: str, reports: list[tuple[str, set[str]]]) -> None:
-    for rank, (output, passed) in enumerate(reports):
+ACROSS = [(layout, name_of(v)) for layout in LAYOUTS for v in selection(layout)]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("layout", "name"), ACROSS)
+def test_across_processes(layout: str, name: str, reports) -> None:
+    for rank, (output, passed) in enumerate(reports(layout)):
         assert name in passed, f"rank {rank}:\n{_about(name, output)}"
 
 

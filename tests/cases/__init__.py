@@ -41,6 +41,19 @@ def case(row: str, *hows: str, ours: bool = False) -> Callable[[Callable], Calla
 
 
 def variants() -> list[tuple[Case, str]]:
+    """Every case in each of its ways."""
     from cases import axes, compiling, numbers, shapes, transforms  # noqa: F401
 
     return [(entry, how) for entry in TABLE for how in entry.hows]
+
+
+def selection(layout: str) -> list[tuple[Case, str]]:
+    """What runs in a layout of processes x devices: everything once, then less."""
+    everything = variants()
+    if layout == "2x4":
+        return everything
+    if layout == "4x2":  # each case in one of its ways, in turn
+        turns = enumerate(TABLE)
+        return [(entry, entry.hows[n % len(entry.hows)]) for n, entry in turns]
+    rows = ("B112", "B90", "B26", "B03")
+    return [(c, how) for c, how in everything if c.name.startswith(rows)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the whole table of cases on every rank and writes one line for each.
+"""Runs the table of cases of one layout on every rank and writes one line for each.
 
 All ranks run the same cases in the same order. A case that fails on one rank only would
 leave the others waiting, so a rank that fails says so and goes on: the deadline of the
@@ -17,15 +17,11 @@ from member import join, say
 rank, size = join()
 
 import jax  # noqa: E402
-from cases import variants  # noqa: E402
+from cases import selection  # noqa: E402
 from world import World  # noqa: E402
 
-wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-
-for case, how in variants():
+for case, how in selection(sys.argv[1]):
     name = f"{case.name}-{how}"
-    if wanted not in name:
-        continue
     start = time.monotonic()
     try:
         case.run(World(how, jax.devices()))
