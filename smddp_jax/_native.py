@@ -32,8 +32,8 @@ def load() -> ModuleType:
             "`pip install --force-reinstall smddp-jax`, or set SMDDP_FALLBACK=1 to "
             "run on stock JAX"
         ) from error
-    # XLA must know the handlers' state types first; jax would tell it in the other order
-    # when the backend comes up, unless the way to tell it at once is set before.
+    # XLA must know the handlers' state types first; jax would tell it in the other
+    # order when the backend comes up, unless the way to tell it at once is set before.
     xla_client.register_custom_type_handler("cpu", xla_client._xla.register_custom_type)
     for name, registration in core.types().items():
         jax.ffi.register_ffi_type(name, registration, platform="cpu")

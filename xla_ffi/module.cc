@@ -115,8 +115,7 @@ NB_MODULE(_core, m) {
   m.def("registrations", &smddp::Registrations,
         nb::sig("def registrations() -> dict[str, dict[str, object]]"),
         "XLA FFI targets of platform \"cpu\": name to the handlers of each stage.");
-  m.def("types", &smddp::Types,
-        nb::sig("def types() -> dict[str, dict[str, object]]"),
+  m.def("types", &smddp::Types, nb::sig("def types() -> dict[str, dict[str, object]]"),
         "XLA FFI state types, to be registered before the targets.");
   m.def("connect", &smddp::Connect, "process_index"_a, "process_count"_a, "kv_set"_a,
         "kv_get"_a, "settings"_a,
@@ -153,14 +152,11 @@ NB_MODULE(_core, m) {
       },
       "reason"_a, "Fails every collective that is in flight.");
   m.def(
-      "watch_interrupts",
-      [] { smddp::ThrowIfError(smddp::WatchInterrupts()); },
+      "watch_interrupts", [] { smddp::ThrowIfError(smddp::WatchInterrupts()); },
       "Lets Ctrl-C end a wait for a collective. Main thread only.");
   m.def(
       "seal",
-      [](int64_t key) {
-        Registry::Get().instances().Seal(static_cast<uint64_t>(key));
-      },
+      [](int64_t key) { Registry::Get().instances().Seal(static_cast<uint64_t>(key)); },
       "key"_a, "Tells that lowering emits `key`, so that a new program follows.");
   m.def("stats", &smddp::Stats, nb::sig("def stats() -> dict[str, int]"),
         "Counters of this process's engine.");

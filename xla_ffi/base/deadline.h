@@ -20,8 +20,7 @@ class Deadline {
 
   bool Passed() const { return Clock::now() >= at_; }
   double SecondsLeft() const {
-    return std::max(0.0,
-                    std::chrono::duration<double>(at_ - Clock::now()).count());
+    return std::max(0.0, std::chrono::duration<double>(at_ - Clock::now()).count());
   }
   Clock::time_point at() const { return at_; }
 

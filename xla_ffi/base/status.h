@@ -68,8 +68,8 @@ Status SystemError(const std::string& what);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                // NOLINT
-  Result(Status status) : status_(std::move(status)) {}        // NOLINT
+  Result(T value) : value_(std::move(value)) {}          // NOLINT
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -83,10 +83,9 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-#define SMDDP_RETURN_IF_ERROR(expression)                       \
-  do {                                                          \
-    if (::smddp::Status status_ = (expression); !status_.ok()) \
-      return status_;                                           \
+#define SMDDP_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                         \
+    if (::smddp::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
 }  // namespace smddp

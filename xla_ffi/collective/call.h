@@ -29,8 +29,8 @@ struct Signature {
 
   ReduceOp op;
   DType dtype;
-  FusedSpace space;   // The tensors, laid end to end.
-  std::string text;   // "sum float32[2,3]", for messages.
+  FusedSpace space;  // The tensors, laid end to end.
+  std::string text;  // "sum float32[2,3]", for messages.
   uint64_t hash = 0;
 
   size_t bytes() const { return space.total() * SizeOf(dtype); }
@@ -46,11 +46,11 @@ struct Participant {
 struct Call {
   std::shared_ptr<const Group> group;
   std::shared_ptr<const Signature> signature;
-  std::string label;      // "psum('i') in jit_step".
-  uint64_t op = 0;        // Which collective of which program: same on every process.
-  uint64_t step = 0;      // How many times its devices reached it before.
-  uint64_t tag = 0;       // Of op and step: which execution.
-  std::string before;     // The group of the step before, where that was another one.
+  std::string label;   // "psum('i') in jit_step".
+  uint64_t op = 0;     // Which collective of which program: same on every process.
+  uint64_t step = 0;   // How many times its devices reached it before.
+  uint64_t tag = 0;    // Of op and step: which execution.
+  std::string before;  // The group of the step before, where that was another one.
   Deadline deadline = Deadline::After(0);
   std::vector<Participant> local;  // In rank order.
   size_t last = 0;                 // Index in `local` of the device that came last.

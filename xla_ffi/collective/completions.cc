@@ -11,8 +11,7 @@ constexpr auto kPatience = std::chrono::milliseconds(1);
 
 }  // namespace
 
-Completions::Completions(size_t threads, size_t max_threads)
-    : max_threads_(max_threads) {
+Completions::Completions(size_t threads, size_t max_threads) : max_threads_(max_threads) {
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < threads; ++i) AddThread();
   supervisor_ = Thread("smddp-tell", [this] { Supervise(); }, [](const Status&) {});

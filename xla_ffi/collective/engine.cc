@@ -103,8 +103,7 @@ bool Engine::Drain(double seconds) {
 
 Engine::Stats Engine::stats() const {
   const std::lock_guard lock(in_flight_mutex_);
-  return {calls_, bytes_, host_calls_, failed_, in_flight_,
-          streams_.staging_bytes()};
+  return {calls_, bytes_, host_calls_, failed_, in_flight_, streams_.staging_bytes()};
 }
 
 void Engine::AfterForkInChild() {
@@ -118,8 +117,9 @@ void Engine::Submit(OpInstance& op, int64_t run_id, int64_t device,
                     Participant participant) {
   if (forked_.load()) {
     participant.done(Status(StatusCode::kAborted,
-                            op.label + ": a forked child cannot take part in collectives; "
-                                       "start workers with the spawn method"));
+                            op.label +
+                                ": a forked child cannot take part in collectives; "
+                                "start workers with the spawn method"));
     return;
   }
   const auto done = participant.done;
@@ -179,8 +179,7 @@ void Engine::RunHost(std::unique_ptr<Call> call) {
   WakeProgress();
 }
 
-void Engine::Finish(std::unique_ptr<Call> call, const Status& status,
-                    bool on_submitter) {
+void Engine::Finish(std::unique_ptr<Call> call, const Status& status, bool on_submitter) {
   if (!status.ok()) failed_.fetch_add(1, std::memory_order_relaxed);
   // The call has ended when the last participant has been told.
   const std::shared_ptr<Call> shared(call.release(), [this](Call* ended) {

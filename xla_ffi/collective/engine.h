@@ -47,13 +47,12 @@ class Engine {
   // One local device reached one collective. `participant.done` is always called.
   void Submit(OpInstance& op, int64_t run_id, int64_t device,
               const std::shared_ptr<const Group>& group,
-              const std::shared_ptr<const Signature>& signature,
-              Participant participant);
+              const std::shared_ptr<const Signature>& signature, Participant participant);
 
   struct Stats {
-    uint64_t calls = 0;          // Collectives begun.
-    uint64_t bytes = 0;          // Of one device's arguments, summed over calls.
-    uint64_t host_calls = 0;     // Of these: between processes.
+    uint64_t calls = 0;       // Collectives begun.
+    uint64_t bytes = 0;       // Of one device's arguments, summed over calls.
+    uint64_t host_calls = 0;  // Of these: between processes.
     uint64_t failed = 0;
     uint64_t in_flight = 0;
     uint64_t staging_bytes = 0;  // Shared memory that this process provides.
@@ -104,7 +103,7 @@ class Engine {
   const Call* submitting_ = nullptr;  // The call whose submitter drives them right now.
   Streams streams_;
 
-  Doorbell own_doorbell_;                     // Until there is a mesh page.
+  Doorbell own_doorbell_;  // Until there is a mesh page.
   std::atomic<Doorbell*> doorbell_{&own_doorbell_};
   Thread progress_thread_;
 };

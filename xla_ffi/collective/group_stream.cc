@@ -16,8 +16,7 @@ OrderEntry EntryFor(const Call& call) {
   entry.tag = call.tag;
   entry.signature = call.signature->hash;
   const std::string& text = call.signature->text;
-  std::memcpy(entry.text, text.data(),
-              std::min(text.size(), OrderEntry::kTextSize - 1));
+  std::memcpy(entry.text, text.data(), std::min(text.size(), OrderEntry::kTextSize - 1));
   return entry;
 }
 
@@ -137,9 +136,9 @@ bool GroupStream::FollowOrder() {
       Fail(StatusCode::kMismatch,
            "ranks disagree about " + call.label + " at step " +
                std::to_string(call.step) + ": rank " +
-               std::to_string(group_->processes()[0]) + " has " + entry.text +
-               ", rank " + std::to_string(context_.mesh->process()) + " has " +
-               call.signature->text + ". Every rank must reduce the same dtype and shape",
+               std::to_string(group_->processes()[0]) + " has " + entry.text + ", rank " +
+               std::to_string(context_.mesh->process()) + " has " + call.signature->text +
+               ". Every rank must reduce the same dtype and shape",
            true);
       return true;
     }
@@ -284,9 +283,9 @@ void GroupStream::Fail(StatusCode code, const std::string& why, bool tell) {
   }
   if (noticed_ != 0) TakeNoticeDown();
   const auto fail = [&](std::unique_ptr<Call> call) {
-    const std::string text =
-        why.find(call->label) == std::string::npos ? why + " (in " + call->Describe() + ")"
-                                                   : why;
+    const std::string text = why.find(call->label) == std::string::npos
+                                 ? why + " (in " + call->Describe() + ")"
+                                 : why;
     context_.finish(std::move(call), Status(code, text));
   };
   while (running_ && !running_->empty()) fail(running_->Take());

@@ -84,8 +84,8 @@ class GroupStream {
 
   const std::shared_ptr<const Group> group_;
   const Context context_;
-  std::string lost_;                     // Why a member is gone; empty: all are there.
-  Status broken_;                        // Not ok: every call fails with it.
+  std::string lost_;  // Why a member is gone; empty: all are there.
+  Status broken_;     // Not ok: every call fails with it.
   uint64_t my_slot_bytes_ = 0;
   std::vector<SharedMemory> blocks_;  // By member; only ours until all are mapped.
   std::vector<std::optional<BlockOffer>> offers_;

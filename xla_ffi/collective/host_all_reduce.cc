@@ -148,8 +148,7 @@ bool HostAllReduce::ReduceNext() {
   if (!exchange_.AllStaged(segment)) return false;
   if (!running->one_shot) {
     const Call& call = *running->call;
-    const size_t element =
-        SizeOf(PartialType(call.signature->dtype, call.signature->op));
+    const size_t element = SizeOf(PartialType(call.signature->dtype, call.signature->op));
     const Range range = SegmentRange(*running, reduce_.segment);
     const size_t me = exchange_.me();
     const size_t members = exchange_.shape().members;

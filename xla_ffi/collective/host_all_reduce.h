@@ -5,8 +5,8 @@
 // Calls go in in the order that the group agreed on and come out in the same order.
 // Each segment is staged (the local devices' sum goes into our slot), reduced (the part
 // of it that we own, over all slots, which is spread at once) and spread (the others'
-// parts, into the local devices' results); several segments are under way at once, and no step ever waits. Owned by a
-// GroupStream, under the engine's progress lock.
+// parts, into the local devices' results); several segments are under way at once, and no
+// step ever waits. Owned by a GroupStream, under the engine's progress lock.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 #include <memory>
 #include <optional>
 
+#include "base/range.h"
 #include "collective/call.h"
 #include "collective/workers.h"
-#include "base/range.h"
 #include "host/segment_exchange.h"
 
 namespace smddp {
@@ -44,11 +44,11 @@ class HostAllReduce {
  private:
   struct Running {
     std::unique_ptr<Call> call;
-    uint64_t first = 0;         // Number of its first segment.
+    uint64_t first = 0;  // Number of its first segment.
     size_t segments = 0;
     size_t segment_elements = 0;
-    bool one_shot = false;      // Small: every member reduces all of it.
-    bool direct = false;        // Our own part is read from the argument, not a slot.
+    bool one_shot = false;  // Small: every member reduces all of it.
+    bool direct = false;    // Our own part is read from the argument, not a slot.
   };
   // The next segment that a step has to handle: a call, and a segment within it.
   struct Cursor {

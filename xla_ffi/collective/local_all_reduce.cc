@@ -28,8 +28,8 @@ std::vector<const void*> InputsOf(const Call& call, const Piece& piece) {
   std::vector<const void*> inputs;
   inputs.reserve(call.local.size());
   for (const Participant& device : call.local) {
-    inputs.push_back(At(device.inputs[piece.tensor], piece.in_tensor.offset,
-                        call.signature->dtype));
+    inputs.push_back(
+        At(device.inputs[piece.tensor], piece.in_tensor.offset, call.signature->dtype));
   }
   return inputs;
 }
@@ -38,8 +38,8 @@ std::vector<void*> OutputsOf(const Call& call, const Piece& piece) {
   std::vector<void*> outputs;
   outputs.reserve(call.local.size());
   for (const Participant& device : call.local) {
-    outputs.push_back(At(device.outputs[piece.tensor], piece.in_tensor.offset,
-                         call.signature->dtype));
+    outputs.push_back(
+        At(device.outputs[piece.tensor], piece.in_tensor.offset, call.signature->dtype));
   }
   return outputs;
 }
@@ -61,17 +61,16 @@ void CombineLocal(const Call& call, Range range, void* out) {
   });
 }
 
-void CombineSources(const Call& call, Range range,
-                    std::span<const void* const> sources, void* out) {
+void CombineSources(const Call& call, Range range, std::span<const void* const> sources,
+                    void* out) {
   const Signature& s = *call.signature;
   const DType partial = PartialType(s.dtype, s.op);
   std::vector<const void*> inputs(sources.size());
   s.space.ForEachPiece(range, [&](const Piece& piece) {
     for (size_t i = 0; i < sources.size(); ++i) {
-      inputs[i] = sources[i] != nullptr
-                      ? At(sources[i], piece.in_range, partial)
-                      : At(call.local[0].inputs[piece.tensor], piece.in_tensor.offset,
-                           partial);
+      inputs[i] = sources[i] != nullptr ? At(sources[i], piece.in_range, partial)
+                                        : At(call.local[0].inputs[piece.tensor],
+                                             piece.in_tensor.offset, partial);
     }
     void* const target = At(out, piece.in_range, partial);
     Reduce(s.op, partial, partial, inputs, std::span(&target, 1), piece.in_tensor.size,

@@ -29,8 +29,8 @@ void CombineLocal(const Call& call, Range range, void* out);
 // Combines `sources`, arrays of the partial type that each start at the range's start,
 // into `out`, which is such an array too. A null source stands for the argument of the
 // only local device, which must be of the partial type.
-void CombineSources(const Call& call, Range range,
-                    std::span<const void* const> sources, void* out);
+void CombineSources(const Call& call, Range range, std::span<const void* const> sources,
+                    void* out);
 
 // Combines `sources`, arrays of the partial type that each start at the range's start,
 // into `range` of every local device's results.

@@ -66,8 +66,9 @@ Status Rendezvous::Count(const OpInstance& op, int64_t run_id, int64_t device,
   if (steps.op != nullptr && steps.op != &op && steps.run_id == run_id &&
       !group->one_process()) {
     return Status(StatusCode::kInternal,
-                  op.label + ": two calls of one jitted function in one program cannot "
-                             "be told apart; mark it jax.jit(..., inline=True)");
+                  op.label +
+                      ": two calls of one jitted function in one program cannot "
+                      "be told apart; mark it jax.jit(..., inline=True)");
   }
   if (first) {
     call.step = steps.next;
@@ -76,10 +77,10 @@ Status Rendezvous::Count(const OpInstance& op, int64_t run_id, int64_t device,
       call.before = steps.group->Describe();
     }
   } else if (call.step != steps.next && !group->one_process()) {
-    return Status(StatusCode::kInternal,
-                  op.label + ": device " + std::to_string(device) + " is at step " +
-                      std::to_string(steps.next) + " and another device of its group at " +
-                      std::to_string(call.step));
+    return Status(StatusCode::kInternal, op.label + ": device " + std::to_string(device) +
+                                             " is at step " + std::to_string(steps.next) +
+                                             " and another device of its group at " +
+                                             std::to_string(call.step));
   }
   ++steps.next;
   steps.group = group;

@@ -8,8 +8,7 @@
 
 namespace smddp {
 
-Group::Group(std::vector<Member> members, int my_process)
-    : members_(std::move(members)) {
+Group::Group(std::vector<Member> members, int my_process) : members_(std::move(members)) {
   Hash64 hash;
   for (const Member& member : members_) {
     hash.Add(static_cast<uint64_t>(member.device))
@@ -21,8 +20,7 @@ Group::Group(std::vector<Member> members, int my_process)
   }
   id_ = hash.value();
   std::sort(processes_.begin(), processes_.end());
-  processes_.erase(std::unique(processes_.begin(), processes_.end()),
-                   processes_.end());
+  processes_.erase(std::unique(processes_.begin(), processes_.end()), processes_.end());
   const auto me = std::lower_bound(processes_.begin(), processes_.end(), my_process);
   my_index_ = static_cast<size_t>(me - processes_.begin());
 }

@@ -158,10 +158,9 @@ Status LocalMesh::Join(UniqueFd listener, const std::string& nonce,
     }
     auto socket = ConnectLocal(SocketName(other_nonce));
     if (!socket.ok()) {
-      return Status(socket.status().code(), "rank " + std::to_string(process_) +
-                                                " cannot reach rank " +
-                                                std::to_string(other) + ": " +
-                                                socket.status().message());
+      return Status(socket.status().code(),
+                    "rank " + std::to_string(process_) + " cannot reach rank " +
+                        std::to_string(other) + ": " + socket.status().message());
     }
     auto peer = std::make_unique<Peer>();
     peer->process = other;
@@ -178,11 +177,11 @@ Status LocalMesh::Join(UniqueFd listener, const std::string& nonce,
         LogWarning("refused a local connection: " + socket.status().message());
         continue;
       }
-      return Status(socket.status().code(),
-                    "rank " + std::to_string(process_) + " still waits for " +
-                        std::to_string(expected) +
-                        " process(es) of this host to connect: " +
-                        socket.status().message());
+      return Status(
+          socket.status().code(),
+          "rank " + std::to_string(process_) + " still waits for " +
+              std::to_string(expected) +
+              " process(es) of this host to connect: " + socket.status().message());
     }
     // A stranger that connects and says nothing may not hold up the others for long.
     auto hello = ReceiveRaw(socket->get(), Deadline::After(5.0));
@@ -230,8 +229,8 @@ bool LocalMesh::IsLocal(int process) const {
 }
 
 ProcessPage& LocalMesh::page(int process) const {
-  std::byte* data = process == process_ ? my_page_.data()
-                                        : peers_.at(process)->page.data();
+  std::byte* data =
+      process == process_ ? my_page_.data() : peers_.at(process)->page.data();
   return *reinterpret_cast<ProcessPage*>(data);
 }
 

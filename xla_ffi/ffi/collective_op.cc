@@ -20,9 +20,9 @@ CollectiveOp::CollectiveOp(CollectiveAttributes attributes, Instance instance)
 // mean the same call. The count in the signature turns that into an error.
 std::shared_ptr<const Signature> CollectiveOp::MakeSignature(
     const Tensors& tensors) const {
-  auto signature = std::make_shared<Signature>(static_cast<ReduceOp>(attributes_.op),
-                                               tensors.dtype, tensors.counts,
-                                               tensors.shapes);
+  auto signature =
+      std::make_shared<Signature>(static_cast<ReduceOp>(attributes_.op), tensors.dtype,
+                                  tensors.counts, tensors.shapes);
   const uint64_t count = instance_.count ? instance_.count->load() : 1;
   if (count > 1) {
     signature->Append(" (call " + std::to_string(instance_.index + 1) + " of " +
@@ -55,8 +55,8 @@ std::vector<Member> CollectiveOp::MembersOf(std::span<const int64_t> group,
                                             const Place& place) const {
   // An exported program knows no devices. Its partitions are dealt to the processes in
   // order, as jax.devices() is; handlers_cpu.cc checks that this is so here.
-  const int64_t partitions = std::accumulate(
-      attributes_.group_sizes.begin(), attributes_.group_sizes.end(), int64_t{0});
+  const int64_t partitions = std::accumulate(attributes_.group_sizes.begin(),
+                                             attributes_.group_sizes.end(), int64_t{0});
   const int64_t each = std::max<int64_t>(1, partitions / place.processes);
   std::vector<Member> members;
   for (int64_t id : group) {

@@ -28,8 +28,8 @@ namespace smddp {
 struct CollectiveAttributes {
   int64_t key = 0;
   int64_t op = 0;
-  bool shared = false;    // The key may stand for several calls of one program.
-  bool exported = false;  // No devices known: groups hold logical partition ids.
+  bool shared = false;          // The key may stand for several calls of one program.
+  bool exported = false;        // No devices known: groups hold logical partition ids.
   std::vector<int64_t> groups;  // All replica groups, end to end.
   std::vector<int64_t> group_sizes;
   std::vector<int64_t> devices;    // Global ids of the mesh, in logical order.
@@ -71,8 +71,7 @@ class CollectiveOp {
   }
 
  private:
-  std::vector<Member> MembersOf(std::span<const int64_t> group,
-                                const Place& place) const;
+  std::vector<Member> MembersOf(std::span<const int64_t> group, const Place& place) const;
   std::shared_ptr<const Signature> MakeSignature(const Tensors& tensors) const;
 
   const CollectiveAttributes attributes_;

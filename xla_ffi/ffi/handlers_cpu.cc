@@ -33,8 +33,8 @@ ffi::Error ToError(const Status& status) {
         return ffi::ErrorCode::kInternal;
     }
   }();
-  return ffi::Error(code, "smddp_jax: " + std::string(Name(status.code())) + ": " +
-                              status.message());
+  return ffi::Error(
+      code, "smddp_jax: " + std::string(Name(status.code())) + ": " + status.message());
 }
 
 std::optional<DType> ToDType(ffi::DataType type) {
@@ -86,9 +86,8 @@ Status CheckOperator(int64_t op, DType dtype) {
   const bool ordered = dtype != DType::kC64 && dtype != DType::kC128;
   if (op == static_cast<int64_t>(ReduceOp::kSum)) return Status();
   if (op > 0 && op <= static_cast<int64_t>(ReduceOp::kMin) && ordered) return Status();
-  return Status(StatusCode::kInvalidArgument, "no reduction of number " +
-                                                  std::to_string(op) + " over " +
-                                                  Name(dtype));
+  return Status(StatusCode::kInvalidArgument,
+                "no reduction of number " + std::to_string(op) + " over " + Name(dtype));
 }
 
 Result<Tensors> Describe(ffi::RemainingArgs arguments, size_t tensors, int64_t op) {
@@ -147,7 +146,8 @@ ffi::Future Execute(CollectiveOp* op, ffi::RunId run, int32_t device,
 
   const int64_t member = MemberId(*op, device, arguments);
   auto group = op->GroupOf(member, place);
-  auto signature = op->SignatureOf([&] { return Describe(arguments, tensors, op->reduction()); });
+  auto signature =
+      op->SignatureOf([&] { return Describe(arguments, tensors, op->reduction()); });
   for (const Status& status : {group.status(), signature.status()}) {
     if (status.ok()) continue;
     promise.SetError(ToError(status));

@@ -68,8 +68,7 @@ Status WatchInterrupts() {
   ours.sa_sigaction = OnInterrupt;
   if (::sigaction(SIGINT, &ours, nullptr) != 0) return SystemError("sigaction");
   // Lives as long as the process, like the engine that it serves.
-  static Thread* watcher =
-      new Thread("smddp-interrupt", Watch, [](const Status&) {});
+  static Thread* watcher = new Thread("smddp-interrupt", Watch, [](const Status&) {});
   (void)watcher;
   return Status();
 }

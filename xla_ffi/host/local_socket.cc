@@ -124,8 +124,7 @@ Status SendLocal(int socket, std::span<const std::byte> message, int fd) {
   return Status();
 }
 
-Result<std::optional<LocalMessage>> ReceiveLocal(int socket,
-                                                 std::span<std::byte> buffer,
+Result<std::optional<LocalMessage>> ReceiveLocal(int socket, std::span<std::byte> buffer,
                                                  const Deadline& deadline) {
   Result<bool> ready = WaitReadable(socket, deadline);
   SMDDP_RETURN_IF_ERROR(ready.status());

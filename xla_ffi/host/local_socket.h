@@ -41,8 +41,7 @@ struct LocalMessage {
 
 // Receives one message into `buffer`, waiting until `deadline`. No value means that the
 // peer closed its end.
-Result<std::optional<LocalMessage>> ReceiveLocal(int socket,
-                                                 std::span<std::byte> buffer,
+Result<std::optional<LocalMessage>> ReceiveLocal(int socket, std::span<std::byte> buffer,
                                                  const Deadline& deadline);
 
 }  // namespace smddp

@@ -38,7 +38,7 @@ struct SegmentExchange::Control {
   Counter staged;     // Each: number of segments that went through the step.
   Counter reduced;
   Counter consumed;
-  Counter failed;     // 1: `failure` holds text.
+  Counter failed;  // 1: `failure` holds text.
   char failure[kFailureText];
   OrderEntry log[kLogEntries];
 };
@@ -47,8 +47,7 @@ size_t SegmentExchange::BlockBytes(size_t slots, size_t slot_bytes) {
   return RoundUp(sizeof(Control), kPage) + slots * RoundUp(slot_bytes, kPage);
 }
 
-SegmentExchange::SegmentExchange(Shape shape, size_t me,
-                                 std::vector<std::byte*> blocks)
+SegmentExchange::SegmentExchange(Shape shape, size_t me, std::vector<std::byte*> blocks)
     : shape_(shape), me_(me), blocks_(std::move(blocks)) {}
 
 SegmentExchange::Control& SegmentExchange::control(size_t member) const {

@@ -31,8 +31,8 @@ namespace smddp {
 struct OrderEntry {
   static constexpr size_t kTextSize = 160;
 
-  uint64_t tag = 0;         // Which collective: same on every member.
-  uint64_t signature = 0;   // Hash of op, dtype and shapes.
+  uint64_t tag = 0;           // Which collective: same on every member.
+  uint64_t signature = 0;     // Hash of op, dtype and shapes.
   char text[kTextSize] = {};  // The same in words, for the error message.
 };
 

@@ -19,8 +19,7 @@ SharedMemory::~SharedMemory() {
 }
 
 Status SharedMemory::MapFd(UniqueFd fd, size_t size) {
-  void* data =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {
     return SystemError("mapping " + std::to_string(size) + " bytes of shared memory");
   }
@@ -50,10 +49,10 @@ Result<SharedMemory> SharedMemory::Map(UniqueFd fd, size_t size) {
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return SystemError("fstat of a peer's memory");
   if (static_cast<size_t>(info.st_size) < size) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a peer offered " + std::to_string(info.st_size) +
-                      " bytes of shared memory where " + std::to_string(size) +
-                      " are needed");
+    return Status(StatusCode::kInvalidArgument, "a peer offered " +
+                                                    std::to_string(info.st_size) +
+                                                    " bytes of shared memory where " +
+                                                    std::to_string(size) + " are needed");
   }
   if ((::fcntl(fd.get(), F_GET_SEALS) & kSeals) != kSeals) {
     return Status(StatusCode::kInvalidArgument,

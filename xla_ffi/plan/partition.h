@@ -26,9 +26,9 @@ Range SegmentOf(size_t total, size_t segment, size_t index);
 
 // A piece of one tensor that lies in a range of a fused space.
 struct Piece {
-  size_t tensor = 0;   // Index of the tensor.
-  Range in_tensor;     // Where the piece lies in its tensor.
-  size_t in_range = 0; // Where the piece starts, counted from the range's start.
+  size_t tensor = 0;    // Index of the tensor.
+  Range in_tensor;      // Where the piece lies in its tensor.
+  size_t in_range = 0;  // Where the piece starts, counted from the range's start.
   bool operator==(const Piece&) const = default;
 };
 

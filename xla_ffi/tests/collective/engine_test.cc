@@ -46,7 +46,8 @@ class Job {
     }
     if (processes == 1) return;
     EachProcess([&](int p) {
-      const Status status = engines_[static_cast<size_t>(p)]->Connect(p, processes, store_);
+      const Status status =
+          engines_[static_cast<size_t>(p)]->Connect(p, processes, store_);
       ASSERT_TRUE(status.ok()) << status.message();
     });
   }
@@ -154,8 +155,8 @@ TEST_P(EngineTest, SumsTreesOfManySizes) {
           ASSERT_TRUE(buffers.status[d].ok()) << buffers.status[d].message();
           for (auto& tensor : buffers.out[d]) {
             for (size_t e = 0; e < tensor.size(); ++e) {
-              const float want = static_cast<float>(
-                  ranks * (e % 100 + run) + ranks * (ranks - 1) / 2);
+              const float want =
+                  static_cast<float>(ranks * (e % 100 + run) + ranks * (ranks - 1) / 2);
               ASSERT_EQ(tensor[e], want) << "process " << p << " element " << e;
             }
           }
@@ -220,8 +221,7 @@ TEST_P(EngineTest, RoundsNarrowFloatsOnce) {
     const float exact = 256.0f + (job.processes() * job.devices() - 1);
     uint32_t bits;
     std::memcpy(&bits, &exact, sizeof(bits));
-    const auto want =
-        static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    const auto want = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
     for (int d = 0; d < job.devices(); ++d) {
       for (uint16_t value : buffers.out[d][0]) ASSERT_EQ(value, want);
     }
@@ -313,8 +313,8 @@ TEST(EngineFailureTest, AGroupInsideOneProcessIsNoticedAtTheNextStep) {
   std::vector<OpInstance> ops(2, MakeOp(1));
   Buffers<float> of_rank_0(1, {4});
   Submit(job, 0, ops[0], 1, signature, of_rank_0);
-  const auto alone = std::make_shared<const Group>(
-      std::vector<Member>{{Job::Device(1, 0), 1}}, 1);
+  const auto alone =
+      std::make_shared<const Group>(std::vector<Member>{{Job::Device(1, 0), 1}}, 1);
   Buffers<float> inside(1, {4});
   Participant participant;
   participant.inputs = {inside.in[0][0].data()};

@@ -36,9 +36,8 @@ TEST(LocalSocketTest, CarriesMemoryThatBothSee) {
   auto memory = SharedMemory::Create(8192);
   ASSERT_TRUE(memory.ok());
   const char word[] = "hello";
-  ASSERT_TRUE(SendLocal(pair.connected.get(), std::as_bytes(std::span(word)),
-                        memory->fd())
-                  .ok());
+  ASSERT_TRUE(
+      SendLocal(pair.connected.get(), std::as_bytes(std::span(word)), memory->fd()).ok());
   std::byte buffer[64];
   auto received = ReceiveLocal(pair.accepted.get(), buffer, Deadline::After(5));
   ASSERT_TRUE(received.ok() && received->has_value());

@@ -67,7 +67,8 @@ TEST(FusedSpaceTest, CutsARangeAtTensorBorders) {
   EXPECT_EQ(space.tensors(), 4u);
   EXPECT_EQ(PiecesOf(space, {0, 9}),
             (std::vector<Piece>{{0, {0, 3}, 0}, {2, {0, 5}, 3}, {3, {0, 1}, 8}}));
-  EXPECT_EQ(PiecesOf(space, {2, 3}), (std::vector<Piece>{{0, {2, 1}, 0}, {2, {0, 2}, 1}}));
+  EXPECT_EQ(PiecesOf(space, {2, 3}),
+            (std::vector<Piece>{{0, {2, 1}, 0}, {2, {0, 2}, 1}}));
   EXPECT_EQ(PiecesOf(space, {3, 5}), (std::vector<Piece>{{2, {0, 5}, 0}}));
   EXPECT_TRUE(PiecesOf(space, {4, 0}).empty());
 }
