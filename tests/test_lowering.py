@@ -114,7 +114,8 @@ def test_keys_differ_within_a_program_and_agree_between_processes() -> None:
     ]
     assert texts[0] == texts[1]
     keys = re.findall(r"key = (-?\d+)", texts[0])
-    assert len(keys) == len(set(keys)) == 4  # inner stands there once, and is called
+    assert len(keys) == len(set(keys)) == 5  # inner is lowered once and called twice
+    assert "shared = 1" not in texts[0]
 
 
 @pytest.mark.parametrize(
@@ -205,6 +206,11 @@ def test_an_export_holds_positions_and_no_devices() -> None:
     exported = export.export(on_line(lambda v: lax.psum(v, "i")))(RANKS)
     text = exported.mlir_module()
     (found,) = re.findall(r"@smddp_all_reduce\(.*", text)
+    both = jax.jit(lambda v: exported.call(exported.call(v) * RANKS))
+    given = jax.device_put(RANKS, NamedSharding(LINE, P("i")))
+    keys = [call["key"] for call in calls(both.lower(given))]
+    assert len(keys) == len(set(keys)) == 2
+    assert both(given) == 28 * 28
     assert "exported = 1" in found and "devices = dense<> : tensor<0xi64>" in found
     assert "tensor<ui32>" in found and "stablehlo.partition_id" in text
     other = NamedSharding(Mesh(DEVICES[::-1], ("i",)), P("i"))

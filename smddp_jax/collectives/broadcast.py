@@ -7,7 +7,7 @@ would turn -0.0 into 0.0 and could change the payload of a NaN.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -40,9 +40,17 @@ def broadcast(tree: Any, axis_name: AxisName | None = None, root: int = 0) -> An
     size = lax.psum(1, axes)
     if not 0 <= root < size:
         raise ValueError(f"root is {root}, the axis {axis_name!r} has {size} indices")
-    leaves, structure = jax.tree.flatten(tree)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
-    return jax.tree.unflatten(structure, _spread(leaves, axes, root))
+    return _by_name(lambda leaves: _spread(leaves, axes, root), tree)
+
+
+def _by_name(change: Callable[[list[Any]], list[Any]], tree: Any) -> Any:
+    """Maps all leaves at once, ordered by name: places may differ among processes."""
+    named, structure = jax.tree_util.tree_flatten_with_path(tree)
+    names = [jax.tree_util.keystr(path) for path, _ in named]
+    order = sorted(range(len(named)), key=names.__getitem__)
+    changed = change([jnp.asarray(named[n][1]) for n in order])
+    at = dict(zip(order, changed, strict=True))
+    return jax.tree.unflatten(structure, [at[n] for n in range(len(named))])
 
 
 def _spread(leaves: list[Any], axes: tuple[Hashable, ...], root: int) -> list[Any]:
@@ -113,12 +121,13 @@ def _between_processes(tree: Any, root: int) -> Any:
     if processes == 1:
         return jax.tree.map(jnp.asarray, tree)
     mesh = Mesh(np.array(_first_devices()), (_AXIS,))
-    leaves, structure = jax.tree.flatten(tree)
-    stacked = [_stack(mesh, jnp.asarray(leaf)) for leaf in leaves]
-    taken = _taking(mesh, root)(stacked)
-    own = [leaf.addressable_data(0) for leaf in taken]
-    local = [jax.device_put(leaf, jax.local_devices()[0]) for leaf in own]
-    return jax.tree.unflatten(structure, local)
+
+    def exchange(leaves: list[Any]) -> list[Any]:
+        taken = _taking(mesh, root)([_stack(mesh, leaf) for leaf in leaves])
+        own = [leaf.addressable_data(0) for leaf in taken]
+        return [jax.device_put(leaf, jax.local_devices()[0]) for leaf in own]
+
+    return _by_name(exchange, tree)
 
 
 def _first_devices() -> Sequence[Any]:

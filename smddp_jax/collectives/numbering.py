@@ -106,7 +106,9 @@ class _Numbering:
 
     def _number(self, call: Any) -> None:
         config = {entry.name: entry.attr for entry in call.attributes[_CONFIG]}
-        key = key_of(config["label"].value, self._next)
+        # Steps are counted by key on each device. On the devices of one mesh they agree;
+        # a program of the same name on a part of them would put the counts out of step.
+        key = key_of(f"{config['label'].value}|{config['devices']}", self._next)
         self._next += 1
         integer = ir.IntegerType.get_signless(64)
         config["key"] = ir.IntegerAttr.get(integer, key)
