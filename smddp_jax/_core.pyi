@@ -66,9 +66,6 @@ def abort(reason: str) -> None:
 def watch_interrupts() -> None:
     """Lets Ctrl-C end a wait for a collective. Main thread only."""
 
-def seal(key: int) -> None:
-    """Tells that lowering emits `key`, so that a new program follows."""
-
 def stats() -> dict[str, int]:
     """Counters of this process's engine."""
 

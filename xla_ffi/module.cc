@@ -154,10 +154,6 @@ NB_MODULE(_core, m) {
   m.def(
       "watch_interrupts", [] { smddp::ThrowIfError(smddp::WatchInterrupts()); },
       "Lets Ctrl-C end a wait for a collective. Main thread only.");
-  m.def(
-      "seal",
-      [](int64_t key) { Registry::Get().instances().Seal(static_cast<uint64_t>(key)); },
-      "key"_a, "Tells that lowering emits `key`, so that a new program follows.");
   m.def("stats", &smddp::Stats, nb::sig("def stats() -> dict[str, int]"),
         "Counters of this process's engine.");
   m.def("instruction_set", &smddp::ReduceInstructionSet,

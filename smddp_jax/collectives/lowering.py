@@ -149,14 +149,13 @@ def lower_reduction(
     if observed is not None:
         observed.append(Reduction(op, tuple(avals), axes, found, explicit))
         return None
-    if isinstance(found, Refusal) or (core := engine()) is None:
+    if isinstance(found, Refusal) or engine() is None:
         return None
-    return _emit(ctx, core, op, args, avals, axes, found)
+    return _emit(ctx, op, args, avals, axes, found)
 
 
 def _emit(
     ctx: Any,
-    core: ModuleType,
     op: str,
     args: Sequence[Any],
     avals: Sequence[Any],
@@ -165,9 +164,8 @@ def _emit(
 ) -> list[Any]:
     module = _jax_compat.module_name(ctx)
     label = f"{_NAMES[op]}({', '.join(map(_spell, axes))}) in {module}"
-    # Numbered anew when the module is complete; shared where that does not get to it.
+    # Numbered anew when the module is complete.
     key = key_of(label, f"emitted {_jax_compat.next_position(ctx)}")
-    core.seal(key)
     operands, avals_in = list(args), list(avals)
     if placement.exported:
         operands.append(_jax_compat.partition_id())
@@ -182,7 +180,6 @@ def _emit(
         {
             "key": np.int64(key),
             "op": np.int64(_OP_CODES[op]),
-            "shared": np.int64(1),
             "exported": np.int64(placement.exported),
             "groups": _integers(n for group in placement.groups for n in group),
             "group_sizes": _integers(map(len, placement.groups)),

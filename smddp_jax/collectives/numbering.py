@@ -29,7 +29,7 @@ def children(op: Any) -> Iterator[Any]:
 
 
 def number_calls(module: Any) -> None:
-    """Sets `key` of every call of ours in `module`, and `shared` to 0."""
+    """Sets `key` of every call of ours in `module`."""
     with module.context, ir.Location.unknown(module.context):
         _Numbering(module).run()
 
@@ -108,11 +108,12 @@ class _Numbering:
         config = {entry.name: entry.attr for entry in call.attributes[_CONFIG]}
         # Steps are counted by key on each device. On the devices of one mesh they agree;
         # a program of the same name on a part of them would put the counts out of step.
-        key = key_of(f"{config['label'].value}|{config['devices']}", self._next)
+        # The operator is left out: ranks that disagree about it must find each other.
+        place = config["label"].value.partition("(")[2]
+        key = key_of(f"{place}|{config['devices']}", self._next)
         self._next += 1
         integer = ir.IntegerType.get_signless(64)
         config["key"] = ir.IntegerAttr.get(integer, key)
-        config["shared"] = ir.IntegerAttr.get(integer, 0)
         call.attributes[_CONFIG] = ir.DictAttr.get(config)
 
 

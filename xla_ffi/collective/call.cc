@@ -23,11 +23,6 @@ Signature::Signature(ReduceOp op, DType dtype, const std::vector<size_t>& counts
   hash = all.value();
 }
 
-void Signature::Append(const std::string& more) {
-  text += more;
-  hash = Hash64().Add(hash).Add(more).value();
-}
-
 std::string Call::Describe() const {
   return label + ": " + signature->text + " (" + std::to_string(signature->bytes()) +
          " bytes), " + group->Describe() + ", step " + std::to_string(step) +

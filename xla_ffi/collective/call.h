@@ -24,8 +24,6 @@ struct Signature {
   // `shapes[i]` is tensor i's shape in words, "[2,3]"; counts[i] its elements.
   Signature(ReduceOp op, DType dtype, const std::vector<size_t>& counts,
             const std::vector<std::string>& shapes);
-  // Adds to what must agree.
-  void Append(const std::string& more);
 
   ReduceOp op;
   DType dtype;

@@ -41,7 +41,7 @@ Result<std::unique_ptr<Call>> Rendezvous::Join(
     call.group = group;
     call.signature = signature;
     call.label = op.label;
-    call.op = Hash64().Add(op.key).Add(op.index).value();
+    call.op = op.key;
     call.deadline = Deadline::After(timeout_seconds_);
     call.local.resize(group->local_size());
   }
@@ -61,7 +61,7 @@ Result<std::unique_ptr<Call>> Rendezvous::Join(
 Status Rendezvous::Count(const OpInstance& op, int64_t run_id, int64_t device,
                          const std::shared_ptr<const Group>& group, Call& call,
                          bool first) {
-  Steps& steps = steps_[Counted{op.key, op.index, device}];
+  Steps& steps = steps_[Counted{op.key, device}];
   // Their order may differ between processes: refuse rather than pair them wrongly.
   if (steps.op != nullptr && steps.op != &op && steps.run_id == run_id &&
       !group->one_process()) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -22,8 +23,7 @@ namespace smddp {
 
 // One collective of one compiled program in this process, shared by its local devices.
 struct OpInstance {
-  uint64_t key = 0;    // The same on every process (from the lowered text).
-  uint64_t index = 0;  // Which instance of `key` in its program.
+  uint64_t key = 0;  // Which one, the same on every process (from the lowered text).
   std::string label;
 
   struct Reached {
@@ -58,8 +58,8 @@ class Rendezvous {
   };
   // Instance, group, run, how often in the run.
   using Execution = std::tuple<const OpInstance*, uint64_t, int64_t, uint64_t>;
-  // Key, index, device: what executions are counted by, alike on every process.
-  using Counted = std::tuple<uint64_t, uint64_t, int64_t>;
+  // Key and device: what executions are counted by, alike on every process.
+  using Counted = std::pair<uint64_t, int64_t>;
   struct Steps {
     uint64_t next = 0;
     std::shared_ptr<const Group> group;  // Of the latest step.

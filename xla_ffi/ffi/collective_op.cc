@@ -9,26 +9,10 @@ namespace smddp {
 
 xla::ffi::TypeId CollectiveOp::id = {};
 
-CollectiveOp::CollectiveOp(CollectiveAttributes attributes, Instance instance)
-    : attributes_(std::move(attributes)), instance_(std::move(instance)) {
+CollectiveOp::CollectiveOp(CollectiveAttributes attributes)
+    : attributes_(std::move(attributes)) {
   op_.key = static_cast<uint64_t>(attributes_.key);
-  op_.index = instance_.index;
   op_.label = attributes_.label;
-}
-
-// Where one rank loaded more programs of a key than another, equal indices need not
-// mean the same call. The count in the signature turns that into an error.
-std::shared_ptr<const Signature> CollectiveOp::MakeSignature(
-    const Tensors& tensors) const {
-  auto signature =
-      std::make_shared<Signature>(static_cast<ReduceOp>(attributes_.op), tensors.dtype,
-                                  tensors.counts, tensors.shapes);
-  const uint64_t count = instance_.count ? instance_.count->load() : 1;
-  if (count > 1) {
-    signature->Append(" (call " + std::to_string(instance_.index + 1) + " of " +
-                      std::to_string(count) + ")");
-  }
-  return signature;
 }
 
 Result<std::shared_ptr<const Group>> CollectiveOp::GroupOf(int64_t member,

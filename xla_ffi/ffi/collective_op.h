@@ -19,7 +19,7 @@
 #include "collective/call.h"
 #include "collective/rendezvous.h"
 #include "comm/group.h"
-#include "ffi/instance_counter.h"
+#include "ffi/registry.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace smddp {
@@ -48,7 +48,7 @@ class CollectiveOp {
  public:
   static xla::ffi::TypeId id;  // Assigned by XLA at registration.
 
-  CollectiveOp(CollectiveAttributes attributes, Instance instance);
+  explicit CollectiveOp(CollectiveAttributes attributes);
 
   bool exported() const { return attributes_.exported; }
   int64_t reduction() const { return attributes_.op; }
@@ -65,17 +65,17 @@ class CollectiveOp {
     if (!signature_) {
       auto tensors = describe();
       SMDDP_RETURN_IF_ERROR(tensors.status());
-      signature_ = MakeSignature(*tensors);
+      signature_ = std::make_shared<const Signature>(
+          static_cast<ReduceOp>(attributes_.op), tensors->dtype, tensors->counts,
+          tensors->shapes);
     }
     return signature_;
   }
 
  private:
   std::vector<Member> MembersOf(std::span<const int64_t> group, const Place& place) const;
-  std::shared_ptr<const Signature> MakeSignature(const Tensors& tensors) const;
 
   const CollectiveAttributes attributes_;
-  const Instance instance_;
   OpInstance op_;
   std::mutex mutex_;
   std::unordered_map<int64_t, std::shared_ptr<const Group>> groups_;

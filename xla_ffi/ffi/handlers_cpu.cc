@@ -107,25 +107,19 @@ Result<Tensors> Describe(ffi::RemainingArgs arguments, size_t tensors, int64_t o
 }
 
 ffi::ErrorOr<std::unique_ptr<CollectiveOp>> Instantiate(
-    int64_t key, int64_t op, int64_t shared, int64_t exported,
-    ffi::Span<const int64_t> groups, ffi::Span<const int64_t> group_sizes,
-    ffi::Span<const int64_t> devices, ffi::Span<const int64_t> processes,
-    std::string_view label) {
+    int64_t key, int64_t op, int64_t exported, ffi::Span<const int64_t> groups,
+    ffi::Span<const int64_t> group_sizes, ffi::Span<const int64_t> devices,
+    ffi::Span<const int64_t> processes, std::string_view label) {
   CollectiveAttributes attributes;
   attributes.key = key;
   attributes.op = op;
-  attributes.shared = shared != 0;
   attributes.exported = exported != 0;
   attributes.groups.assign(groups.begin(), groups.end());
   attributes.group_sizes.assign(group_sizes.begin(), group_sizes.end());
   attributes.devices.assign(devices.begin(), devices.end());
   attributes.processes.assign(processes.begin(), processes.end());
   attributes.label = std::string(label);
-  Instance instance;
-  if (attributes.shared || attributes.exported) {
-    instance = Registry::Get().instances().Next(static_cast<uint64_t>(key));
-  }
-  return std::make_unique<CollectiveOp>(std::move(attributes), std::move(instance));
+  return std::make_unique<CollectiveOp>(std::move(attributes));
 }
 
 // Who this device is in the op's groups: its global id, or for an exported program its
@@ -175,7 +169,6 @@ XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate,
                        ffi::Ffi::BindInstantiate()
                            .Attr<int64_t>("key")
                            .Attr<int64_t>("op")
-                           .Attr<int64_t>("shared")
                            .Attr<int64_t>("exported")
                            .Attr<ffi::Span<const int64_t>>("groups")
                            .Attr<ffi::Span<const int64_t>>("group_sizes")

@@ -14,9 +14,14 @@
 #include "base/status.h"
 #include "collective/engine.h"
 #include "comm/kv_store.h"
-#include "ffi/instance_counter.h"
 
 namespace smddp {
+
+// Where this process stands in the job.
+struct Place {
+  int process = 0;
+  int processes = 1;
+};
 
 class Registry {
  public:
@@ -26,7 +31,6 @@ class Registry {
   Engine& engine();
   // Null until something needed the engine: what only looks must not start threads.
   Engine* engine_if_any() const { return engine_.load(); }
-  InstanceCounter& instances() { return instances_; }
   Place place() const { return {process_.load(), processes_.load()}; }
 
   // Sets what the engine will be made with. An error if it runs already.
@@ -41,7 +45,6 @@ class Registry {
   std::atomic<Engine*> engine_{nullptr};
   std::atomic<int> process_{0};
   std::atomic<int> processes_{1};
-  InstanceCounter instances_;
 };
 
 }  // namespace smddp
