@@ -12,7 +12,7 @@ from pathlib import Path
 
 from smddp_jax import bench
 from smddp_jax.bench.cases import FORMS, OPS
-from smddp_jax.launch import ALLOCATORS, Job, run_job
+from smddp_jax.launch import ALLOCATORS, DEFAULT_ALLOCATOR, Job, run_job
 
 _SIZES = "4K,1M,16M,64M"
 _OVERLAP_SIZES = "64M"
@@ -38,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--allocator",
         choices=ALLOCATORS,
-        default="default",
-        help="allocator settings for all processes, and so for both sides",
+        default=DEFAULT_ALLOCATOR,
+        help="malloc settings for all processes, and so for both sides; "
+        "default: %(default)s",
     )
     what = parser.add_argument_group("what to reduce")
     what.add_argument(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from smddp_jax.launch import ALLOCATORS, Job, run_job
+from smddp_jax.launch import ALLOCATORS, DEFAULT_ALLOCATOR, Job, run_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allocator",
         choices=ALLOCATORS,
-        default="default",
-        help="allocator settings for all processes; variables that are set win",
+        default=DEFAULT_ALLOCATOR,
+        help="malloc settings for all processes, as far as their variables are unset; "
+        "system: none; default: %(default)s",
     )
     parser.add_argument(
         *("-x", "--env"),

@@ -20,9 +20,11 @@ _ONE_ARENA = {**_KEEP, "MALLOC_ARENA_MAX": "1"}
 _HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 ALLOCATORS: dict[str, dict[str, str]] = {
-    "default": {},
+    "system": {},
     "keep": _KEEP,
     "one-arena": _ONE_ARENA,
     "huge": _HUGE,
     "one-arena-huge": {**_ONE_ARENA, **_HUGE},
 }
+# The fastest for both sides (benchmarks/RESULTS.md, "Page faults").
+DEFAULT_ALLOCATOR = "one-arena-huge"

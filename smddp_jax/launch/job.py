@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smddp_jax.launch.allocator import ALLOCATORS
+from smddp_jax.launch.allocator import ALLOCATORS, DEFAULT_ALLOCATOR
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Job:
     processes: int
     devices_per_process: int | None = None
     timeout: float | None = None
-    allocator: str = "default"
+    allocator: str = DEFAULT_ALLOCATOR
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def command(self) -> list[str]:
