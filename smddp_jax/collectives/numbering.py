@@ -107,7 +107,7 @@ class _Numbering:
     def _number(self, call: Any) -> None:
         config = {entry.name: entry.attr for entry in call.attributes[_CONFIG]}
         # Steps are counted by key on each device. On the devices of one mesh they
-        # agree; a program of the same name on a part of them would put them out of step.
+        # agree; a program of the same name on some of them would put them out of step.
         # The operator is left out: ranks that disagree about it must find each other.
         place = config["label"].value.partition("(")[2]
         key = key_of(f"{place}|{config['devices']}", self._next)
