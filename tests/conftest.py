@@ -25,6 +25,11 @@ hypothesis.settings.load_profile("repo")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ours: needs smddp_jax, not only JAX")
+    if not STOCK:
+        import smddp_jax
+
+        # Before a test module makes JAX's backend: init() sizes its thread pool.
+        smddp_jax.init()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -39,7 +44,6 @@ def _installed() -> Iterator[None]:
         return
     import smddp_jax
 
-    smddp_jax.init()
     smddp_jax.install()
     yield
     smddp_jax.uninstall()

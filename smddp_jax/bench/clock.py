@@ -16,6 +16,8 @@ import jax
 
 Samples = dict[str, list[float]]
 
+_CALLS_PER_TURN = 5
+
 
 @dataclass(frozen=True)
 class Program:
@@ -38,9 +40,11 @@ class Program:
 def in_turns(
     programs: Mapping[str, Program], iterations: int, warmup: int
 ) -> tuple[dict[str, Samples], dict[str, Any]]:
-    """Calls each program once per turn, in forward and backward order by turns.
+    """Calls the programs in turns of a few calls each, in forward and backward order.
 
-    Every rank must make the same calls. A result is released after the clock has
+    Every rank must make the same calls. Where there is more than one program, each turn
+    begins with a call that is not timed: ranks leave a collective at unlike times, and
+    how unlike depends on the program before. A result is released after the clock has
     stopped, before the next call.
 
     Returns:
@@ -53,13 +57,21 @@ def in_turns(
     }
     last: dict[str, Any] = {}
     order = list(programs)
+    lead_in = len(order) > 1
     with _no_collector():
-        for turn in range(-warmup, iterations):
-            for name in order if turn % 2 == 0 else reversed(order):
-                result = _timed(programs[name], samples[name], keep=turn >= 0)
-                if turn == iterations - 1:
-                    last[name] = result
-                del result
+        for name in order * warmup:
+            _timed(programs[name], samples[name], keep=False)
+        for done in range(0, iterations, _CALLS_PER_TURN):
+            calls = min(_CALLS_PER_TURN, iterations - done)
+            for name in order:
+                if lead_in:
+                    _timed(programs[name], samples[name], keep=False)
+                for call in range(calls):
+                    result = _timed(programs[name], samples[name], keep=True)
+                    if done + call == iterations - 1:
+                        last[name] = result
+                    del result
+            order.reverse()
     return samples, last
 
 
