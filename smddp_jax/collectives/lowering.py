@@ -65,8 +65,8 @@ def install() -> None:
     lowering; `smddp_jax.explain` tells which and why. Functions that are compiled
     already are compiled again at their next call. Called before JAX makes its backend,
     it also gives XLA's CPU client the threads that many steps in flight need; without
-    them jax 0.10 can hang with some tens of steps queued, with or without us. With SMDDP_FALLBACK=1 nothing happens
-    where the engine is not available.
+    them jax 0.10 can hang with some tens of steps queued, with or without us. With
+    SMDDP_FALLBACK=1 nothing happens where the engine is not available.
 
     Raises:
       EngineUnavailableError: the native engine or this JAX can't be used.

@@ -15,6 +15,8 @@ namespace {
 // Up to here a collective is done sooner than a sleeping thread wakes up, so the
 // thread that brought the last part does the work. Bytes read and written.
 constexpr size_t kInlineBytes = size_t{256} << 10;
+// The same between processes, where three threads would have to wake each other.
+constexpr size_t kInlineHostBytes = size_t{2} << 20;
 // How long the progress thread polls before it sleeps: about what waking it costs.
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr double kBusyTickSeconds = 0.05;
@@ -76,6 +78,8 @@ Status Engine::Connect(int process, int processes, KeyValueStore& store) {
     const std::lock_guard lock(progress_mutex_);
     streams_.SetMesh(std::move(*mesh));
     doorbell_.store(&streams_.mesh()->my_page().doorbell);
+    // With more processes than cores, polling keeps those from working for whom we wait.
+    polls_.store(streams_.mesh()->local_processes().size() <= Cores());
   }
   own_doorbell_.Ring();
   return Status();
@@ -161,7 +165,7 @@ void Engine::RunLocal(std::unique_ptr<Call> call) {
 }
 
 void Engine::RunHost(std::unique_ptr<Call> call) {
-  const bool small = Traffic(*call) <= kInlineBytes;
+  const bool small = Traffic(*call) <= kInlineHostBytes;
   const Call* submitting = call.get();
   {
     const std::lock_guard lock(inbox_mutex_);
@@ -241,7 +245,7 @@ void Engine::ProgressLoop() {
   while (!stopping_.load()) {
     bool any = progress();
     for (const auto spin_end = Clock::now() + kSpin;
-         !any && busy() && Clock::now() < spin_end;) {
+         !any && polls_.load() && busy() && Clock::now() < spin_end;) {
       Pause();
       any = progress();
     }

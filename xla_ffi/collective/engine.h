@@ -82,6 +82,7 @@ class Engine {
   const Settings settings_;
   std::atomic<bool> forked_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> polls_{true};  // Whether to poll before sleeping.
   std::atomic<uint64_t> calls_{0}, bytes_{0}, host_calls_{0}, failed_{0};
 
   mutable std::mutex in_flight_mutex_;

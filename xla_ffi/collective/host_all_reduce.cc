@@ -99,6 +99,10 @@ template <typename Work>
 void HostAllReduce::Split(Range range, size_t element_size, Work&& work) {
   const size_t worth = range.size * element_size / kSplitBytes;
   const size_t parts = std::clamp<size_t>(worth, 1, workers_.size());
+  if (parts == 1) {
+    if (!range.empty()) work(range);
+    return;
+  }
   workers_.ParallelFor(parts, [&](size_t index) {
     const Range part = PartOf(range.size, parts, index, kAlignElements);
     if (!part.empty()) work(Range{range.offset + part.offset, part.size});
@@ -154,7 +158,8 @@ bool HostAllReduce::ReduceNext() {
     const size_t members = exchange_.shape().members;
     const Range mine = PartOfMember(range.size, me);
     Split(mine, element * members, [&](Range part) {
-      std::vector<const void*> sources;
+      thread_local std::vector<const void*> sources;
+      sources.clear();
       for (size_t i = 0; i < members; ++i) {
         const bool argument = running->direct && i == me;
         sources.push_back(argument ? nullptr

@@ -23,10 +23,11 @@ std::byte* At(void* base, size_t index, DType dtype) {
   return static_cast<std::byte*>(base) + index * SizeOf(dtype);
 }
 
-// Where a piece lies in each local device's arguments, and in its results.
-std::vector<const void*> InputsOf(const Call& call, const Piece& piece) {
-  std::vector<const void*> inputs;
-  inputs.reserve(call.local.size());
+// Where a piece lies in each local device's arguments, and in its results. Valid until
+// the thread asks again: a segment is too little work to pay for an allocation.
+std::span<const void* const> InputsOf(const Call& call, const Piece& piece) {
+  thread_local std::vector<const void*> inputs;
+  inputs.clear();
   for (const Participant& device : call.local) {
     inputs.push_back(
         At(device.inputs[piece.tensor], piece.in_tensor.offset, call.signature->dtype));
@@ -34,9 +35,9 @@ std::vector<const void*> InputsOf(const Call& call, const Piece& piece) {
   return inputs;
 }
 
-std::vector<void*> OutputsOf(const Call& call, const Piece& piece) {
-  std::vector<void*> outputs;
-  outputs.reserve(call.local.size());
+std::span<void* const> OutputsOf(const Call& call, const Piece& piece) {
+  thread_local std::vector<void*> outputs;
+  outputs.clear();
   for (const Participant& device : call.local) {
     outputs.push_back(
         At(device.outputs[piece.tensor], piece.in_tensor.offset, call.signature->dtype));
@@ -65,7 +66,8 @@ void CombineSources(const Call& call, Range range, std::span<const void* const> 
                     void* out) {
   const Signature& s = *call.signature;
   const DType partial = PartialType(s.dtype, s.op);
-  std::vector<const void*> inputs(sources.size());
+  thread_local std::vector<const void*> inputs;
+  inputs.resize(sources.size());
   s.space.ForEachPiece(range, [&](const Piece& piece) {
     for (size_t i = 0; i < sources.size(); ++i) {
       inputs[i] = sources[i] != nullptr ? At(sources[i], piece.in_range, partial)
@@ -82,7 +84,8 @@ void SpreadLocal(const Call& call, Range range, std::span<const void* const> sou
   const Signature& s = *call.signature;
   const DType partial = PartialType(s.dtype, s.op);
   const Store store = StoreFor(call);
-  std::vector<const void*> inputs(sources.size());
+  thread_local std::vector<const void*> inputs;
+  inputs.resize(sources.size());
   s.space.ForEachPiece(range, [&](const Piece& piece) {
     for (size_t i = 0; i < sources.size(); ++i) {
       inputs[i] = At(sources[i], piece.in_range, partial);

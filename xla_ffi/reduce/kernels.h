@@ -21,6 +21,9 @@ struct Kernels {
   const char* name;
   // nullptr where there is no such reduction.
   CombineFn (*combine)(ReduceOp op, DType in, DType out);
+  // Copies from where nobody reads again soon to where somebody does: the source is
+  // fetched past the caches.
+  void (*copy)(void* to, const void* from, size_t bytes);
   // Copies past the caches; other threads see the bytes after fence().
   void (*stream)(void* to, const void* from, size_t bytes);
   void (*fence)();

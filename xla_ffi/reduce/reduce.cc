@@ -47,7 +47,7 @@ size_t FirstBlock(const void* output, size_t element_bytes, size_t block) {
 void Copy(const Kernels& kernels, size_t bytes, const void* input,
           std::span<void* const> outputs, Store store) {
   if (store == Store::kCached && outputs.size() == 1) {
-    if (outputs[0] != input) std::memcpy(outputs[0], input, bytes);
+    if (outputs[0] != input) kernels.copy(outputs[0], input, bytes);
     return;
   }
   size_t block = FirstBlock(outputs[0], 1, kBlockBytes);

@@ -40,6 +40,6 @@ void Fence() { _mm_sfence(); }
 
 namespace smddp::reduce {
 
-const Kernels kAvx2Kernels = {"avx2", FindCombine, Stream, Fence};
+const Kernels kAvx2Kernels = {"avx2", FindCombine, Copy, Stream, Fence};
 
 }  // namespace smddp::reduce

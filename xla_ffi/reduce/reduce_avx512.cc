@@ -42,6 +42,6 @@ void Fence() { _mm_sfence(); }
 
 namespace smddp::reduce {
 
-const Kernels kAvx512Kernels = {"avx512", FindCombine, Stream, Fence};
+const Kernels kAvx512Kernels = {"avx512", FindCombine, Copy, Stream, Fence};
 
 }  // namespace smddp::reduce

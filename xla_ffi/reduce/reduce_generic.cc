@@ -71,6 +71,6 @@ void Fence() {}
 
 namespace smddp::reduce {
 
-const Kernels kGenericKernels = {"generic", FindCombine, Stream, Fence};
+const Kernels kGenericKernels = {"generic", FindCombine, Copy, Stream, Fence};
 
 }  // namespace smddp::reduce
