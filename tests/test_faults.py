@@ -74,8 +74,9 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    ("processes", "devices", "victim"), [(2, 2, 1), (2, 2, 0), (4, 1, 0)]
+)
 def test_B63_a_peer_is_killed(tmp_path, processes, devices, victim) -> None:
     """In the middle of big reductions that follow each other without a pause."""
     with steps(
