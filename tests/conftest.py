@@ -8,6 +8,7 @@ which shows that the wanted values are JAX's.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -25,6 +26,9 @@ hypothesis.settings.load_profile("repo")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ours: needs smddp_jax, not only JAX")
+    # A shell's background jobs ignore SIGINT, and so would the ranks that we start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not STOCK:
         import smddp_jax
 

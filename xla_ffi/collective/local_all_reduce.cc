@@ -48,7 +48,8 @@ std::span<void* const> OutputsOf(const Call& call, const Piece& piece) {
 }  // namespace
 
 Store StoreFor(const Call& call) {
-  const bool large = call.signature->bytes() * call.local.size() >= kStreamingBytes;
+  const bool large =
+      call.signature->bytes() * call.group->members().size() >= kStreamingBytes;
   return large ? Store::kStreaming : Store::kCached;
 }
 

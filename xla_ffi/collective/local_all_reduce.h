@@ -16,8 +16,8 @@
 
 namespace smddp {
 
-// Results of this many bytes and more, over all local devices, do not fit the caches
-// anyway and are stored past them.
+// Results of this many bytes and more, over all devices of the group (which share this
+// host's caches), do not stay cached anyway and are stored past the caches.
 inline constexpr size_t kStreamingBytes = size_t{2} << 20;
 
 Store StoreFor(const Call& call);

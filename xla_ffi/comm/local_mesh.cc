@@ -30,6 +30,11 @@ std::string RandomNonce() {
   return text;
 }
 
+std::string HostName() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "this host";
+}
+
 void SetText(MeshMessage& message, const std::string& text) {
   const size_t size = std::min(text.size(), sizeof(message.text) - 1);
   std::memcpy(message.text, text.data(), size);
@@ -283,7 +288,9 @@ std::optional<std::string> LocalMesh::Lost(int process) const {
 std::string LocalMesh::Describe(int process) const {
   std::string text = "rank " + std::to_string(process);
   const auto found = peers_.find(process);
-  if (found != peers_.end()) text += " (pid " + std::to_string(found->second->pid) + ")";
+  if (found != peers_.end()) {
+    text += " (pid " + std::to_string(found->second->pid) + " on " + HostName() + ")";
+  }
   return text;
 }
 

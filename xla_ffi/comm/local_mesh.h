@@ -70,7 +70,7 @@ class LocalMesh {
   void SayGoodbye(const std::string& reason);
   // Why `process` is gone, if it is.
   std::optional<std::string> Lost(int process) const;
-  // "rank 1 (pid 4242)".
+  // "rank 1 (pid 4242 on node7)".
   std::string Describe(int process) const;
 
   // In a forked child: closes our ends, so that the child does not look like us to the
