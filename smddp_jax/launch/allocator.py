@@ -26,5 +26,5 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "huge": _HUGE,
     "one-arena-huge": {**_ONE_ARENA, **_HUGE},
 }
-# The fastest for both sides (benchmarks/RESULTS.md, "Page faults").
+# The fastest for both sides (docs/benchmarks.md).
 DEFAULT_ALLOCATOR = "one-arena-huge"

@@ -88,7 +88,7 @@ GroupStream* Streams::StreamOf(const std::shared_ptr<const Group>& group) {
 }
 
 // The smallest of three: what the user set; a share of the cache, since a ring that
-// falls out of it costs twice the time (measured, benchmarks/RESULTS.md); and half of
+// falls out of it costs up to 1.6 times the time (docs/benchmarks.md); and half of
 // the staging that is left, so that the bound holds for any number of groups that
 // matter. A page per slot is the least that works.
 size_t Streams::NextSlotBytes(size_t members) const {
