@@ -22,7 +22,6 @@ class Thread {
          std::function<void(Status)> on_failure);
 
   bool running() const { return thread_.joinable(); }
-  bool IsCurrent() const { return thread_.get_id() == std::this_thread::get_id(); }
   void Join() {
     if (thread_.joinable()) thread_.join();
   }
