@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace smddp {
 
@@ -24,6 +25,29 @@ struct Settings {
   bool huge_pages = true;
   // SMDDP_HOST_ID or what cluster/ found: equal for processes that share memory.
   std::string host_id;
+
+  // Between hosts.
+  // SMDDP_REDUCERS: "host:port" of each dedicated reducer; the same list everywhere.
+  std::vector<std::string> reducers;
+  // SMDDP_WEIGHTS: relative speed of the NIC of each worker host in rank order, then of
+  // each dedicated reducer. Empty: all alike.
+  std::vector<double> weights;
+  // SMDDP_SHARD_BYTES: what one reducer gets of a segment, about.
+  size_t shard_bytes = size_t{32} << 10;
+  // SMDDP_CONNECTIONS: connections, and threads that serve them, between two processes.
+  int connections = 1;
+  // SMDDP_INTERFACE: name of the network interface to listen on. Empty: the one by which
+  // `coordinator` is reached.
+  std::string interface;
+  // SMDDP_PORT: port to listen on; 0: any free one.
+  int port = 0;
+  // SMDDP_SILENCE: a peer on another host that is mute for this long is lost, in seconds.
+  double silence_seconds = 30.0;
+  // SMDDP_SECRET: what peers must prove to know. Empty: rank 0 makes one and shares it
+  // over the key-value store.
+  std::string secret;
+  // SMDDP_COORDINATOR: "host:port" of JAX's coordination service.
+  std::string coordinator;
 };
 
 }  // namespace smddp
