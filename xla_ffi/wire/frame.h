@@ -38,6 +38,10 @@ enum class FrameKind : uint8_t {
 };
 inline constexpr uint8_t kFrameKinds = 15;
 
+// Bits of a kPush's `value`.
+inline constexpr uint64_t kPushEmpty = 1;     // I have nothing to add: no payload.
+inline constexpr uint64_t kPushNoResult = 2;  // I need no sum: a kResult without payload.
+
 struct FrameHeader {
   FrameKind kind = FrameKind::kHeartbeat;
   ReduceOp op = ReduceOp::kSum;  // kPush.
@@ -71,7 +75,7 @@ struct StreamShape {
   uint32_t host = 0;     // Which of them the sender is.
   uint32_t reducer = 0;  // What the receiver is called in the stream (kResult's `from`).
   uint32_t window = 0;   // Segments of the stream that may be under way at once.
-  uint64_t slot_bytes = 0;  // The largest contribution.
+  uint64_t slot_bytes = 0;  // The largest contribution or sum.
   uint64_t first = 0;       // The first segment of this epoch.
 
   bool operator==(const StreamShape&) const = default;
