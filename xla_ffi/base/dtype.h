@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types and reduction operators that the collectives know.
+// Element types, reduction operators and collectives that the engine knows.
 //
 // Plain enums. Their values cross process borders (shared memory, wire), so a new
 // one is added at the end and none is ever renumbered.
@@ -28,6 +28,8 @@ enum class DType : uint8_t {
 };
 
 enum class ReduceOp : uint8_t { kSum = 0, kMax = 1, kMin = 2 };
+
+enum class Collective : uint8_t { kAllReduce = 0, kReduceScatter = 1, kAllGather = 2 };
 
 constexpr size_t SizeOf(DType dtype) {
   constexpr size_t kSizes[] = {1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/dtype.h"
+#include "base/range.h"
 #include "base/status.h"
 #include "comm/group.h"
 #include "plan/partition.h"
@@ -20,18 +22,39 @@
 namespace smddp {
 
 // What all members of a collective must agree on.
+//
+// Every collective is one reduction over a space. An all-reduce gives everybody all of
+// it; a reduce-scatter over N members gives block i, the i-th of N equal parts, to the
+// i-th member; an all-gather sums bytes, to which every member contributes its block and
+// zeros elsewhere, so any type arrives as it was.
 struct Signature {
-  // `shapes[i]` is tensor i's shape in words, "[2,3]"; counts[i] its elements.
+  // An all-reduce. `shapes[i]` is tensor i's shape in words, "[2,3]"; counts[i] its
+  // elements. `wire` is for sums of floats only.
   Signature(ReduceOp op, DType dtype, const std::vector<size_t>& counts,
-            const std::vector<std::string>& shapes);
+            const std::vector<std::string>& shapes,
+            std::optional<DType> wire = std::nullopt);
 
+  // `count` and `shape` are those of one member's argument.
+  static Signature ReduceScatter(ReduceOp op, DType dtype, size_t count,
+                                 const std::string& shape,
+                                 std::optional<DType> wire = std::nullopt);
+  // `bytes` and `type`, "bool[8,3]", are those of the result.
+  static Signature AllGather(size_t bytes, const std::string& type);
+
+  Collective kind;
   ReduceOp op;
   DType dtype;
+  // In what contributions travel between hosts, where the user asked for a type.
+  std::optional<DType> wire;
   FusedSpace space;  // The tensors, laid end to end.
-  std::string text;  // "sum float32[2,3]", for messages.
+  std::string text;  // "sum float32[2,3] as bfloat16 on the wire", for messages.
   uint64_t hash = 0;
 
   size_t bytes() const { return space.total() * SizeOf(dtype); }
+
+ private:
+  Signature(Collective kind, ReduceOp op, DType dtype, const std::vector<size_t>& counts,
+            const std::vector<std::string>& shapes, std::optional<DType> wire);
 };
 
 // One local device's part: where its data is and whom to tell.
@@ -52,6 +75,10 @@ struct Call {
   Deadline deadline = Deadline::After(0);
   std::vector<Participant> local;  // In rank order.
   size_t last = 0;                 // Index in `local` of the device that came last.
+
+  // Where in the space the block of `local[index]` lies: what it alone contributes to an
+  // all-gather, or gets of a reduce-scatter.
+  Range BlockOf(size_t index) const;
 
   // "psum('i') in jit_step: sum float32[2,3] (24 bytes), 8 devices of ranks {0, 1},
   // step 5".

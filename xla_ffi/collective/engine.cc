@@ -149,7 +149,7 @@ void Engine::Submit(OpInstance& op, int64_t run_id, int64_t device,
 
 void Engine::RunLocal(std::unique_ptr<Call> call) {
   if (Traffic(*call) <= kInlineBytes) {
-    AllReduceLocal(*call, {0, call->signature->space.total()});
+    ExchangeLocal(*call, {0, call->signature->space.total()});
     Finish(std::move(call), Status(), /*on_submitter=*/true);
     return;
   }
@@ -159,7 +159,7 @@ void Engine::RunLocal(std::unique_ptr<Call> call) {
   workers_.Start(
       tasks,
       [owner, tasks](size_t index) {
-        AllReduceLocal(**owner, LocalTask(**owner, tasks, index));
+        ExchangeLocal(**owner, LocalTask(**owner, tasks, index));
       },
       [this, owner] { Finish(std::move(*owner), Status(), /*on_submitter=*/false); });
 }

@@ -36,7 +36,8 @@ void HostAllReduce::Push(std::unique_ptr<Call> call) {
   running.first = next_segment_;
   running.one_shot = s.space.total() * element <= kOneShotBytes;
   running.direct = !running.one_shot && call->local.size() == 1 &&
-                   PartialType(s.dtype, s.op) == s.dtype;
+                   PartialType(s.dtype, s.op) == s.dtype &&
+                   s.kind != Collective::kAllGather;
   running.call = std::move(call);
   next_segment_ += running.segments;
   calls_.push_back(std::move(running));
@@ -120,7 +121,7 @@ void HostAllReduce::Stage(const Running& running, Range range, std::byte* slot) 
   const size_t start = SegmentRange(running, stage_.segment).offset;
   Split(range, element, [&](Range part) {
     CombineLocal(*running.call, {start + part.offset, part.size},
-                 slot + part.offset * element);
+                 slot + part.offset * element, PartialType(s.dtype, s.op));
   });
 }
 
@@ -184,7 +185,8 @@ void HostAllReduce::Spread(const Running& running, Range range, size_t member,
   const size_t element = SizeOf(PartialType(call.signature->dtype, call.signature->op));
   Split(PartOfMember(range.size, member), element * call.local.size(), [&](Range part) {
     const void* source = exchange_.Slot(member, segment) + part.offset * element;
-    SpreadLocal(call, {range.offset + part.offset, part.size}, std::span(&source, 1));
+    SpreadLocal(call, {range.offset + part.offset, part.size}, std::span(&source, 1),
+                PartialType(call.signature->dtype, call.signature->op));
   });
 }
 
@@ -199,7 +201,8 @@ bool HostAllReduce::SpreadNext() {
   if (running->one_shot) {
     std::vector<const void*> sources;
     for (size_t i = 0; i < members; ++i) sources.push_back(exchange_.Slot(i, segment));
-    SpreadLocal(*running->call, range, sources);
+    const Signature& s = *running->call->signature;
+    SpreadLocal(*running->call, range, sources, PartialType(s.dtype, s.op));
   } else {
     for (size_t i = 0; i < members; ++i) {
       if (i != exchange_.me()) Spread(*running, range, i, segment);

@@ -2,6 +2,7 @@
 #include "collective/local_all_reduce.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -45,20 +46,105 @@ std::span<void* const> OutputsOf(const Call& call, const Piece& piece) {
   return outputs;
 }
 
+Range Intersection(Range a, Range b) {
+  const size_t begin = std::max(a.offset, b.offset);
+  const size_t end = std::min(a.end(), b.end());
+  return {begin, end > begin ? end - begin : 0};
+}
+
+// What a range has in common with the block of one local device.
+struct BlockPiece {
+  const Participant& device;
+  Range in_space;
+  size_t in_block = 0;  // Where it starts, counted from the block's start.
+};
+
+// Calls visit(const BlockPiece&) for each local device whose block meets `range`, in the
+// order of the blocks.
+template <typename Visit>
+void ForEachBlock(const Call& call, Range range, Visit&& visit) {
+  for (size_t i = 0; i < call.local.size(); ++i) {
+    const Range block = call.BlockOf(i);
+    const Range part = Intersection(block, range);
+    if (part.empty()) continue;
+    visit(BlockPiece{call.local[i], part, part.offset - block.offset});
+  }
+}
+
+// Bytes of all devices' results.
+size_t ResultBytes(const Call& call) {
+  const size_t bytes = call.signature->bytes();
+  const bool scattered = call.signature->kind == Collective::kReduceScatter;
+  return scattered ? bytes : bytes * call.group->members().size();
+}
+
+// The local devices' blocks of an all-gather, and zeros for the others'.
+void PlaceBlocks(const Call& call, Range range, std::byte* out) {
+  size_t filled = range.offset;
+  const auto zeros_until = [&](size_t end) {
+    std::memset(out + (filled - range.offset), 0, end - filled);
+  };
+  ForEachBlock(call, range, [&](const BlockPiece& piece) {
+    zeros_until(piece.in_space.offset);
+    std::memcpy(out + (filled - range.offset),
+                At(piece.device.inputs[0], piece.in_block, DType::kU8),
+                piece.in_space.size);
+    filled = piece.in_space.end();
+  });
+  zeros_until(range.end());
+}
+
+// Combines the arguments of all devices into each one's block.
+void ScatterLocal(const Call& call, Range range) {
+  const Signature& s = *call.signature;
+  ForEachBlock(call, range, [&](const BlockPiece& piece) {
+    void* const target = At(piece.device.outputs[0], piece.in_block, s.dtype);
+    Reduce(s.op, s.dtype, s.dtype, InputsOf(call, {0, piece.in_space, 0}),
+           std::span(&target, 1), piece.in_space.size, StoreFor(call));
+  });
+}
+
+// Copies each device's block to all.
+void GatherLocal(const Call& call, Range range) {
+  const Signature& s = *call.signature;
+  ForEachBlock(call, range, [&](const BlockPiece& piece) {
+    const void* const source = At(piece.device.inputs[0], piece.in_block, s.dtype);
+    Reduce(s.op, s.dtype, s.dtype, std::span(&source, 1),
+           OutputsOf(call, {0, piece.in_space, 0}), piece.in_space.size, StoreFor(call));
+  });
+}
+
+// `sources` start at the range's start; each device gets what lies in its block.
+void SpreadBlocks(const Call& call, Range range, std::span<const void* const> sources,
+                  DType type) {
+  const Signature& s = *call.signature;
+  thread_local std::vector<const void*> inputs;
+  inputs.resize(sources.size());
+  ForEachBlock(call, range, [&](const BlockPiece& piece) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      inputs[i] = At(sources[i], piece.in_space.offset - range.offset, type);
+    }
+    void* const target = At(piece.device.outputs[0], piece.in_block, s.dtype);
+    Reduce(s.op, type, s.dtype, inputs, std::span(&target, 1), piece.in_space.size,
+           StoreFor(call));
+  });
+}
+
 }  // namespace
 
 Store StoreFor(const Call& call) {
-  const bool large =
-      call.signature->bytes() * call.group->members().size() >= kStreamingBytes;
-  return large ? Store::kStreaming : Store::kCached;
+  return ResultBytes(call) >= kStreamingBytes ? Store::kStreaming : Store::kCached;
 }
 
-void CombineLocal(const Call& call, Range range, void* out) {
+void CombineLocal(const Call& call, Range range, void* out, DType type) {
   const Signature& s = *call.signature;
-  const DType partial = PartialType(s.dtype, s.op);
+  if (s.kind == Collective::kAllGather) {
+    PlaceBlocks(call, range, static_cast<std::byte*>(out));
+    return;
+  }
   s.space.ForEachPiece(range, [&](const Piece& piece) {
-    void* const target = At(out, piece.in_range, partial);
-    Reduce(s.op, s.dtype, partial, InputsOf(call, piece), std::span(&target, 1),
+    void* const target = At(out, piece.in_range, type);
+    Reduce(s.op, s.dtype, type, InputsOf(call, piece), std::span(&target, 1),
            piece.in_tensor.size, Store::kCached);
   });
 }
@@ -81,28 +167,38 @@ void CombineSources(const Call& call, Range range, std::span<const void* const> 
   });
 }
 
-void SpreadLocal(const Call& call, Range range, std::span<const void* const> sources) {
+void SpreadLocal(const Call& call, Range range, std::span<const void* const> sources,
+                 DType type) {
   const Signature& s = *call.signature;
-  const DType partial = PartialType(s.dtype, s.op);
-  const Store store = StoreFor(call);
+  if (s.kind == Collective::kReduceScatter) {
+    SpreadBlocks(call, range, sources, type);
+    return;
+  }
   thread_local std::vector<const void*> inputs;
   inputs.resize(sources.size());
   s.space.ForEachPiece(range, [&](const Piece& piece) {
     for (size_t i = 0; i < sources.size(); ++i) {
-      inputs[i] = At(sources[i], piece.in_range, partial);
+      inputs[i] = At(sources[i], piece.in_range, type);
     }
-    Reduce(s.op, partial, s.dtype, inputs, OutputsOf(call, piece), piece.in_tensor.size,
-           store);
+    Reduce(s.op, type, s.dtype, inputs, OutputsOf(call, piece), piece.in_tensor.size,
+           StoreFor(call));
   });
 }
 
-void AllReduceLocal(const Call& call, Range range) {
+void ExchangeLocal(const Call& call, Range range) {
   const Signature& s = *call.signature;
-  const Store store = StoreFor(call);
-  s.space.ForEachPiece(range, [&](const Piece& piece) {
-    Reduce(s.op, s.dtype, s.dtype, InputsOf(call, piece), OutputsOf(call, piece),
-           piece.in_tensor.size, store);
-  });
+  switch (s.kind) {
+    case Collective::kAllReduce:
+      s.space.ForEachPiece(range, [&](const Piece& piece) {
+        Reduce(s.op, s.dtype, s.dtype, InputsOf(call, piece), OutputsOf(call, piece),
+               piece.in_tensor.size, StoreFor(call));
+      });
+      return;
+    case Collective::kReduceScatter:
+      return ScatterLocal(call, range);
+    case Collective::kAllGather:
+      return GatherLocal(call, range);
+  }
 }
 
 size_t LocalTasks(const Call& call, size_t threads) {

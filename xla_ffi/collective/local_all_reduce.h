@@ -22,24 +22,28 @@ inline constexpr size_t kStreamingBytes = size_t{2} << 20;
 
 Store StoreFor(const Call& call);
 
-// Combines `range` (elements of the fused space) of the local devices' arguments into
-// `out`, an array of the partial type that starts at the range's start.
-void CombineLocal(const Call& call, Range range, void* out);
+// Combines `range` (elements of the space) of the local devices' arguments into `out`,
+// an array of `type` that starts at the range's start. What an all-gather gets from
+// other processes becomes zeros. `type` is the call's, or for sums of 16-bit floats and
+// of float32 another of these (but not one 16-bit float for the other).
+void CombineLocal(const Call& call, Range range, void* out, DType type);
 
 // Combines `sources`, arrays of the partial type that each start at the range's start,
 // into `out`, which is such an array too. A null source stands for the argument of the
-// only local device, which must be of the partial type.
+// only local device, which must be of the partial type and lie in the space as it is
+// (not in an all-gather).
 void CombineSources(const Call& call, Range range, std::span<const void* const> sources,
                     void* out);
 
-// Combines `sources`, arrays of the partial type that each start at the range's start,
-// into `range` of every local device's results.
-void SpreadLocal(const Call& call, Range range, std::span<const void* const> sources);
+// Combines `sources`, arrays of `type` (as in CombineLocal) that each start at the
+// range's start, into what the local devices get of `range`.
+void SpreadLocal(const Call& call, Range range, std::span<const void* const> sources,
+                 DType type);
 
-// The whole all-reduce of a group that lives in this process, on the calling thread.
-void AllReduceLocal(const Call& call, Range range);
+// `range` of a collective whose group lives in this process, on the calling thread.
+void ExchangeLocal(const Call& call, Range range);
 
-// Number of tasks that AllReduceLocal over a call is worth, and the range of each.
+// Number of tasks that ExchangeLocal over a call is worth, and the range of each.
 size_t LocalTasks(const Call& call, size_t threads);
 Range LocalTask(const Call& call, size_t tasks, size_t index);
 

@@ -17,8 +17,10 @@ constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 void AdviseHugePages(const Call& call) {
   const Signature& s = *call.signature;
   if (s.bytes() < kHugePage) return;
+  const size_t blocks =
+      s.kind == Collective::kReduceScatter ? call.group->members().size() : 1;
   s.space.ForEachPiece({0, s.space.total()}, [&](const Piece& piece) {
-    const uintptr_t bytes = piece.in_tensor.size * SizeOf(s.dtype);
+    const uintptr_t bytes = piece.in_tensor.size / blocks * SizeOf(s.dtype);
     if (bytes < kHugePage) return;
     for (const Participant& device : call.local) {
       const auto begin = reinterpret_cast<uintptr_t>(device.outputs[piece.tensor]);

@@ -10,12 +10,14 @@ namespace smddp {
 
 Group::Group(std::vector<Member> members, int my_process) : members_(std::move(members)) {
   Hash64 hash;
-  for (const Member& member : members_) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
     hash.Add(static_cast<uint64_t>(member.device))
         .Add(static_cast<uint64_t>(member.process));
     processes_.push_back(member.process);
     if (member.process == my_process) {
       local_.emplace(member.device, local_.size());
+      positions_.push_back(i);
     }
   }
   id_ = hash.value();

@@ -33,6 +33,8 @@ class Group {
   size_t local_size() const { return local_.size(); }
   // Position of a local device among the local members, in rank order.
   std::optional<size_t> LocalIndex(int64_t device) const;
+  // Where local member `index` stands in members().
+  size_t LocalPosition(size_t index) const { return positions_[index]; }
   bool one_process() const { return processes_.size() == 1; }
 
   // "8 devices of ranks 0-3", for messages.
@@ -42,6 +44,7 @@ class Group {
   std::vector<Member> members_;
   std::vector<int> processes_;
   std::unordered_map<int64_t, size_t> local_;
+  std::vector<size_t> positions_;  // Of the local members in members_.
   size_t my_index_ = 0;
   uint64_t id_ = 0;
 };
