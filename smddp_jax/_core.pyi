@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class Settings:
@@ -41,6 +41,60 @@ class Settings:
 
     @host_id.setter
     def host_id(self, arg: str, /) -> None: ...
+
+    @property
+    def reducers(self) -> list[str]: ...
+
+    @reducers.setter
+    def reducers(self, arg: Sequence[str], /) -> None: ...
+
+    @property
+    def weights(self) -> list[float]: ...
+
+    @weights.setter
+    def weights(self, arg: Sequence[float], /) -> None: ...
+
+    @property
+    def shard_bytes(self) -> int: ...
+
+    @shard_bytes.setter
+    def shard_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def connections(self) -> int: ...
+
+    @connections.setter
+    def connections(self, arg: int, /) -> None: ...
+
+    @property
+    def interface(self) -> str: ...
+
+    @interface.setter
+    def interface(self, arg: str, /) -> None: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @port.setter
+    def port(self, arg: int, /) -> None: ...
+
+    @property
+    def silence_seconds(self) -> float: ...
+
+    @silence_seconds.setter
+    def silence_seconds(self, arg: float, /) -> None: ...
+
+    @property
+    def secret(self) -> str: ...
+
+    @secret.setter
+    def secret(self, arg: str, /) -> None: ...
+
+    @property
+    def coordinator(self) -> str: ...
+
+    @coordinator.setter
+    def coordinator(self, arg: str, /) -> None: ...
 
 def registrations() -> dict[str, dict[str, object]]:
     """XLA FFI targets of platform "cpu": name to the handlers of each stage."""

@@ -20,6 +20,7 @@ from jax._src import config, core, dispatch, sharding_impls
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir.dialects import hlo
 from jax._src.mesh import get_concrete_mesh
+from jaxlib import xla_client
 
 OLDEST_TESTED = (0, 10)
 FIRST_UNTESTED = (0, 13)
@@ -36,6 +37,15 @@ def version_problem(version: str = jax.__version__) -> str | None:
         f"{version}: install a jax of that range, or set SMDDP_FALLBACK=1 to run on "
         "stock JAX"
     )
+
+
+def register_ffi_types_at_once() -> None:
+    """Lets `jax.ffi.register_ffi_type` reach XLA before the targets do.
+
+    JAX would otherwise wait until the backend comes up, and then tell XLA of the
+    targets first.
+    """
+    xla_client.register_custom_type_handler("cpu", xla_client._xla.register_custom_type)
 
 
 # --- cluster: JAX's distributed runtime -----------------------------------------------
@@ -82,6 +92,13 @@ def distributed_membership() -> tuple[int, int] | None:
 
     state = distributed.global_state
     return None if state.client is None else (state.process_id, state.num_processes)
+
+
+def coordinator_address() -> str:
+    """host:port of the coordination service of `jax.distributed`, which must be up."""
+    from jax._src import distributed
+
+    return distributed.global_state.coordinator_address or ""
 
 
 def coordination_store() -> CoordinationStore:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from collections.abc import Sequence
 from types import ModuleType
 
 import jax
-from jaxlib import xla_client
 
-from smddp_jax import _env
+from smddp_jax import _env, _jax_compat
 from smddp_jax._errors import EngineUnavailableError
 
 _MODULE = "smddp_jax._core"
@@ -32,9 +32,8 @@ def load() -> ModuleType:
             "`pip install --force-reinstall smddp-jax`, or set SMDDP_FALLBACK=1 to "
             "run on stock JAX"
         ) from error
-    # XLA must know the handlers' state types first; jax would tell it in the other
-    # order when the backend comes up, unless the way to tell it at once is set before.
-    xla_client.register_custom_type_handler("cpu", xla_client._xla.register_custom_type)
+    # XLA must know the handlers' state types first.
+    _jax_compat.register_ffi_types_at_once()
     for name, registration in core.types().items():
         jax.ffi.register_ffi_type(name, registration, platform="cpu")
     for name, handlers in core.registrations().items():
@@ -43,13 +42,21 @@ def load() -> ModuleType:
     return core
 
 
-def settings(core: ModuleType, host_id: str, local_size: int) -> object:
+def settings(
+    core: ModuleType,
+    host_id: str,
+    local_size: int,
+    reducers: Sequence[str] = (),
+    coordinator: str = "",
+) -> object:
     """The native settings struct, filled from the table in `_env`.
 
     Args:
       core: the native module.
       host_id: equal for the processes that can share memory.
       local_size: how many of them there are, to divide the cores among them.
+      reducers: host:port of each dedicated reducer.
+      coordinator: host:port of JAX's coordination service.
     """
     values = core.Settings()
     values.timeout_seconds = _env.get("SMDDP_TIMEOUT")
@@ -59,4 +66,13 @@ def settings(core: ModuleType, host_id: str, local_size: int) -> object:
     values.threads = _env.get("SMDDP_THREADS") or max(1, cores // local_size)
     values.huge_pages = _env.get("SMDDP_HUGE_PAGES")
     values.host_id = host_id
+    values.reducers = list(reducers)
+    values.weights = list(_env.get("SMDDP_WEIGHTS"))
+    values.shard_bytes = _env.get("SMDDP_SHARD_BYTES")
+    values.connections = _env.get("SMDDP_CONNECTIONS")
+    values.interface = _env.get("SMDDP_INTERFACE")
+    values.port = _env.get("SMDDP_PORT")
+    values.silence_seconds = _env.get("SMDDP_SILENCE")
+    values.secret = _env.get("SMDDP_SECRET")
+    values.coordinator = coordinator
     return values

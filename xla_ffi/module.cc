@@ -3,6 +3,7 @@
 // XLA handlers. Loaded by smddp_jax/_native.py only.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 #include <string>
@@ -110,7 +111,16 @@ NB_MODULE(_core, m) {
       .def_rw("segment_bytes", &Settings::segment_bytes)
       .def_rw("threads", &Settings::threads)
       .def_rw("huge_pages", &Settings::huge_pages)
-      .def_rw("host_id", &Settings::host_id);
+      .def_rw("host_id", &Settings::host_id)
+      .def_rw("reducers", &Settings::reducers)
+      .def_rw("weights", &Settings::weights)
+      .def_rw("shard_bytes", &Settings::shard_bytes)
+      .def_rw("connections", &Settings::connections)
+      .def_rw("interface", &Settings::interface)
+      .def_rw("port", &Settings::port)
+      .def_rw("silence_seconds", &Settings::silence_seconds)
+      .def_rw("secret", &Settings::secret)
+      .def_rw("coordinator", &Settings::coordinator);
 
   m.def("registrations", &smddp::Registrations,
         nb::sig("def registrations() -> dict[str, dict[str, object]]"),

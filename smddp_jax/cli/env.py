@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`smddp-jax env`: lists the settings, as docs/env.md does."""
+"""`smddp-jax env`: lists the settings, and what is set here."""
 
 from __future__ import annotations
 
 import argparse
+import os
 
 from smddp_jax import _env
 
@@ -14,5 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table."""
-    print(_env.as_markdown(), end="")
+    print(_env.as_markdown(os.environ), end="")
     return 0
