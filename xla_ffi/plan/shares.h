@@ -5,7 +5,7 @@
 // dedicated ones first, then the co-located one of each worker host. With equal NICs the
 // shares are BytePS's optimum (Jiang et al., OSDI'20, section 4): of S bytes 2(n-1)/D for
 // each of k dedicated reducers and (n-k)/D for each of n worker hosts, with
-// D = n^2 + kn - 2k; for k > n, 1/k and 0.
+// D = n^2 + kn - 2k; for k > n, 1/k and 0. A single worker host sums everything itself.
 #pragma once
 
 #include <cstddef>
