@@ -2,17 +2,21 @@
 // The Python module `smddp_jax._core`: the engine's controls, and the addresses of its
 // XLA handlers. Loaded by smddp_jax/_native.py only.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/settings.h"
 #include "comm/kv_store.h"
 #include "ffi/handlers_cpu.h"
 #include "ffi/interrupts.h"
 #include "ffi/registry.h"
+#include "plan/shares.h"
 #include "reduce/reduce.h"
 
 namespace nb = nanobind;
@@ -166,6 +170,15 @@ NB_MODULE(_core, m) {
       "Lets Ctrl-C end a wait for a collective. Main thread only.");
   m.def("stats", &smddp::Stats, nb::sig("def stats() -> dict[str, int]"),
         "Counters of this process's engine.");
+  m.def(
+      "balanced_shares",
+      [](const std::vector<double>& worker_nics,
+         const std::vector<double>& reducer_nics) {
+        auto shares = smddp::BalancedShares(worker_nics, reducer_nics);
+        return std::pair(std::move(shares.fraction), shares.seconds_per_byte);
+      },
+      "worker_nics"_a, "reducer_nics"_a,
+      "Share of each dedicated reducer, then of each worker host; and seconds per byte.");
   m.def("instruction_set", &smddp::ReduceInstructionSet,
         "\"avx512\", \"avx2\" or \"generic\".");
 }
