@@ -123,5 +123,10 @@ def watch_interrupts() -> None:
 def stats() -> dict[str, int]:
     """Counters of this process's engine."""
 
+def balanced_shares(worker_nics: Sequence[float], reducer_nics: Sequence[float]) -> tuple[list[float], float]:
+    """
+    Share of each dedicated reducer, then of each worker host; and seconds per byte.
+    """
+
 def instruction_set() -> str:
     """"avx512", "avx2" or "generic"."""
