@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from ranks import environment, free_port, run_alone, run_ranks
 
-from smddp_jax import _env, _jax_compat
+from smddp_jax import _env, _jax_compat, _native, cluster
 from smddp_jax._errors import ClusterError, SettingError
 from smddp_jax.cluster.detect import Membership, detect
+from smddp_jax.cluster.terms import Terms, make_terms, problem_between
 
 START = 60
+SECRET = "a secret that nobody may see"
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
@@ -135,6 +139,12 @@ def test_an_unknown_place_of_rank_0_is_an_error() -> None:
         ("SMDDP_THREADS", "two", "a whole number"),
         ("SMDDP_FALLBACK", "maybe", "1 or 0"),
         ("SMDDP_COORDINATOR", "nowhere", "host:port"),
+        ("SMDDP_REDUCERS", "10.0.0.1:99,nowhere", "host:port,..."),
+        ("SMDDP_REDUCERS", "10.0.0.1:99,10.0.0.1:99", "no address twice"),
+        ("SMDDP_WEIGHTS", "1,0", "positive numbers"),
+        ("SMDDP_CONNECTIONS", "17", "from 1 to 16"),
+        ("SMDDP_PORT", "65536", "a port number"),
+        ("SMDDP_WIRE_DTYPE", "int8", "bfloat16"),
     ],
 )
 def test_an_unusable_value_is_named_with_its_remedy(name, text, says) -> None:
@@ -151,6 +161,56 @@ def test_an_unusable_value_is_named_with_its_remedy(name, text, says) -> None:
 )
 def test_sizes_have_units(text, value) -> None:
     assert _env.get("SMDDP_STAGING_BYTES", {"SMDDP_STAGING_BYTES": text}) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("SMDDP_REDUCERS", "h:1, [::1]:2", ("h:1", "[::1]:2")),
+        ("SMDDP_WEIGHTS", "1,2.5", (1.0, 2.5)),
+        ("SMDDP_WIRE_DTYPE", "bf16", "bfloat16"),
+        ("SMDDP_WIRE_DTYPE", "float16", "float16"),
+    ],
+)
+def test_lists_and_dtypes_are_read(name, text, value) -> None:
+    assert _env.get(name, {name: text}) == value
+
+
+def test_the_secret_is_never_shown() -> None:
+    with pytest.raises(SettingError, match="16 characters") as caught:
+        _env.get("SMDDP_SECRET", {"SMDDP_SECRET": "short one"})
+    assert "short one" not in str(caught.value)
+    here = _env.as_markdown({"SMDDP_SECRET": SECRET, "SMDDP_INTERFACE": "eth7"})
+    assert SECRET not in here
+    assert re.search(r"`SMDDP_SECRET`.* set \|$", here, re.MULTILINE)
+    assert re.search(r"`SMDDP_INTERFACE`.* eth7 \|$", here, re.MULTILINE)
+    assert re.search(r"`SMDDP_PORT`.* unset \|$", here, re.MULTILINE)
+
+
+@pytest.mark.ours
+def test_every_setting_reaches_the_engine(monkeypatch) -> None:
+    given = {
+        "SMDDP_TIMEOUT": ("5", "timeout_seconds", 5.0),
+        "SMDDP_STAGING_BYTES": ("1MiB", "staging_bytes", 1 << 20),
+        "SMDDP_SEGMENT_BYTES": ("64KiB", "segment_bytes", 1 << 16),
+        "SMDDP_THREADS": ("3", "threads", 3),
+        "SMDDP_HUGE_PAGES": ("0", "huge_pages", False),
+        "SMDDP_WEIGHTS": ("1,2,3", "weights", [1.0, 2.0, 3.0]),
+        "SMDDP_SHARD_BYTES": ("16KiB", "shard_bytes", 1 << 14),
+        "SMDDP_CONNECTIONS": ("4", "connections", 4),
+        "SMDDP_INTERFACE": ("eth7", "interface", "eth7"),
+        "SMDDP_PORT": ("4321", "port", 4321),
+        "SMDDP_SILENCE": ("7", "silence_seconds", 7.0),
+        "SMDDP_SECRET": (SECRET, "secret", SECRET),
+    }
+    for name, (text, _, _) in given.items():
+        monkeypatch.setenv(name, text)
+    arguments = ("here", 2, ("r:1", "r:2"), "c:3")
+    values = _native.settings(_native.load(), *arguments)
+    wanted = {field: value for _, field, value in given.values()}
+    wanted |= {"host_id": "here", "reducers": ["r:1", "r:2"], "coordinator": "c:3"}
+    fields = [name for name in dir(values) if not name.startswith("_")]
+    assert {name: getattr(values, name) for name in fields} == wanted
 
 
 def test_unset_and_empty_mean_the_default() -> None:
@@ -189,6 +249,75 @@ def test_hosts_are_told_apart(tmp_path: Path) -> None:
     assert "rank 1 of 3, local 1 of 2" in outputs[1]
     assert "rank 2 of 3, local 0 of 1" in outputs[2]
     assert all("same host False" in output for output in outputs)
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("name", "text", "first", "other"),
+    [
+        ("SMDDP_REDUCERS", "10.0.0.9:4000", "unset", "10.0.0.9:4000"),
+        ("SMDDP_WIRE_DTYPE", "bf16", "unset", "bfloat16"),
+        ("SMDDP_SHARD_BYTES", "64KiB", "32768", "65536"),
+        ("SMDDP_SECRET", SECRET, "unset", "set"),
+    ],
+)
+def test_unlike_settings_are_an_error_everywhere(
+    tmp_path: Path, name, text, first, other
+) -> None:
+    def env_of(rank: int) -> dict[str, str]:
+        return {name: text} if rank == 1 else {}
+
+    with run_ranks("membership", processes=3, env_of=env_of, logs=tmp_path) as job:
+        job.until_ended(START)
+    for rank in job.ranks:
+        assert rank.code == 1, job.logs()
+        assert f"{name} is {first} on rank 0 and {other} on rank 1" in rank.output()
+        assert f"-x {name}" in rank.output()
+        assert SECRET not in rank.output()
+
+
+@pytest.mark.ours
+def test_arguments_of_init_win_over_variables(monkeypatch) -> None:
+    monkeypatch.setenv("SMDDP_REDUCERS", "a:1,b:2")
+    monkeypatch.setenv("SMDDP_WIRE_DTYPE", "f16")
+    assert make_terms(None, None) == Terms(("a:1", "b:2"), "float16")
+    assert make_terms(["c:3"], jnp.bfloat16) == Terms(("c:3",), "bfloat16")
+    assert make_terms((), "float32") == Terms((), None)
+    for arguments, says in (((["c"], None), "reducers='c'"), ((None, "i4"), "'i4'")):
+        with pytest.raises(SettingError, match=says):
+            make_terms(*arguments)
+
+
+@pytest.mark.ours
+def test_arguments_that_come_too_late_are_refused() -> None:
+    cluster.init(reducers=(), wire_dtype="float32")  # what holds already
+    with pytest.raises(ClusterError, match="before with wire_dtype=None, now with"):
+        cluster.init(wire_dtype="bf16")
+    with pytest.raises(ClusterError, match="before with reducers"):
+        cluster.init(reducers=["h:1"])
+
+
+@pytest.mark.ours
+def test_the_default_wire_dtype_is_the_one_of_init() -> None:
+    program = (
+        "import smddp_jax; from smddp_jax import cluster; "
+        "print(cluster.default_wire_dtype()); smddp_jax.init(wire_dtype='bf16'); "
+        "print(cluster.default_wire_dtype())"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "bfloat16"]
+
+
+def test_weights_and_secrets_must_fit_the_job(monkeypatch) -> None:
+    monkeypatch.setenv("SMDDP_WEIGHTS", "1,1,2")
+    monkeypatch.delenv("SMDDP_SECRET", raising=False)
+    assert problem_between(1, Terms(("h:1",))) is None
+    assert problem_between(3, Terms()) is None
+    assert "3 numbers for 2 hosts and 0 reducers" in (problem_between(2, Terms()) or "")
+    assert "no SMDDP_SECRET" in (problem_between(2, Terms(("h:1",))) or "")
+    monkeypatch.setenv("SMDDP_SECRET", SECRET)
+    assert problem_between(2, Terms(("h:1",))) is None
 
 
 @pytest.mark.ours

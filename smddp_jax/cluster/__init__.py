@@ -7,14 +7,17 @@ from collections.abc import Iterable
 
 from smddp_jax.cluster.session import (
     current,
+    default_wire_dtype,
     engine_problem,
     host_problem,
     init,
     is_initialized,
     shutdown,
 )
+from smddp_jax.cluster.terms import wire_dtype_name
 
 __all__ = [
+    "default_wire_dtype",
     "engine_problem",
     "host_problem",
     "init",
@@ -25,6 +28,7 @@ __all__ = [
     "same_host",
     "shutdown",
     "size",
+    "wire_dtype_name",
 ]
 
 

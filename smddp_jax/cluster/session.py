@@ -12,20 +12,22 @@ import logging
 import os
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import jax
 
 from smddp_jax import _env, _jax_compat, _native
 from smddp_jax._errors import ClusterError, EngineUnavailableError
 from smddp_jax.cluster import detect
+from smddp_jax.cluster.agreement import make_card, trade
 from smddp_jax.cluster.host import host_id
 from smddp_jax.cluster.pool import make_room
 from smddp_jax.cluster.service import CoordinationService
+from smddp_jax.cluster.terms import Terms, check_again, make_terms, problem_between
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Session:
       size: number of processes.
       hosts: the host id of every process, by rank.
       pid: the process that called init(); a forked child is no member.
+      terms: what init() was called on.
       service: the coordination service, if this process started it.
       started_distributed: whether init() started `jax.distributed`.
     """
@@ -51,6 +54,7 @@ class Session:
     size: int
     hosts: tuple[str, ...]
     pid: int
+    terms: Terms
     service: CoordinationService | None = None
     started_distributed: bool = False
 
@@ -66,7 +70,7 @@ _failure: str | None = None
 _hooked = False
 
 
-def init() -> None:
+def init(*, reducers: Sequence[str] | None = None, wire_dtype: Any = None) -> None:
     """Joins this process to its job; call it before anything else uses JAX.
 
     Joins `jax.distributed` if that is up, else starts it where a launcher says that
@@ -74,18 +78,28 @@ def init() -> None:
     Slurm, SageMaker, Kubernetes), else stays a single process. Calling it again does
     nothing. Collective: returns when every process of the job has called it.
 
+    Args:
+      reducers: host:port of each dedicated reducer, the same in every process; none
+        with (). Default: SMDDP_REDUCERS.
+      wire_dtype: what float32 values are rounded to between hosts where a call does not
+        say: bfloat16, float16, or float32 to leave them as they are. Default:
+        SMDDP_WIRE_DTYPE.
+
     Raises:
-      ClusterError: the other processes can't be found or reached, or JAX has already
-        made its backend, so that this process can't join them any more.
-      SettingError: a variable has no usable value.
+      ClusterError: the other processes can't be found or reached, have other arguments
+        or settings, or JAX has already made its backend, so that this process can't
+        join them any more. Or init() was called before, with other arguments.
+      SettingError: a variable or an argument has no usable value.
       EngineUnavailableError: the native engine is missing or this jax is untested, and
         SMDDP_FALLBACK is not set.
     """
     global _session
     if _session is not None and _session.pid == os.getpid():
+        check_again(_session.terms, reducers, wire_dtype)
         return
+    terms = make_terms(reducers, wire_dtype)
     problem = engine_problem()
-    session = _join()
+    session = _join(terms)
     if problem is None:
         _start_engine(session)
     _session = session
@@ -154,16 +168,20 @@ def host_problem(process_indices: Iterable[int]) -> str | None:
     return None
 
 
-def _join() -> Session:
-    """Finds the job, starts `jax.distributed` if need be, and trades host ids."""
-    pid = os.getpid()
+def default_wire_dtype() -> str | None:
+    """The wire dtype that init() was given or found; None without one or init()."""
+    return _session.terms.wire_dtype if _session is not None else None
+
+
+def _join(terms: Terms) -> Session:
+    """Finds the job, starts `jax.distributed` if need be, and meets the others."""
     membership = _jax_compat.distributed_membership()
     if membership is not None:
-        rank, size = membership
-        return Session(rank, size, _trade_hosts(rank, size), pid)
+        hosts = _meet(*membership, terms)
+        return Session(*membership, hosts, os.getpid(), terms)
     place = detect.detect(os.environ)
     if place is None:
-        return Session(0, 1, (host_id(),), pid)
+        return Session(0, 1, (host_id(),), os.getpid(), terms)
     if _jax_compat.backend_exists():
         raise ClusterError(
             f"JAX made its backend before smddp_jax.init(), so rank {place.rank} can't "
@@ -171,8 +189,8 @@ def _join() -> Session:
             "init() before jax.devices(), jax.device_put() and any computation"
         )
     service = _start(place)
-    hosts = _trade_hosts(place.rank, place.size)
-    return Session(place.rank, place.size, hosts, pid, service, True)
+    hosts = _meet(place.rank, place.size, terms)
+    return Session(place.rank, place.size, hosts, os.getpid(), terms, service, True)
 
 
 def _start(place: detect.Membership) -> CoordinationService | None:
@@ -208,26 +226,16 @@ def _start(place: detect.Membership) -> CoordinationService | None:
     return service
 
 
-def _trade_hosts(rank: int, size: int) -> tuple[str, ...]:
-    """Tells every process our host id and learns theirs, in rank order."""
+def _meet(rank: int, size: int, terms: Terms) -> tuple[str, ...]:
+    """Compares terms with every process; returns their host ids, in rank order."""
     global _epoch
     _epoch += 1
-    store = _jax_compat.coordination_store()
-    store.set(f"smddp/{_epoch}/host/{rank}", host_id().encode())
-    seconds = _env.get("SMDDP_INIT_TIMEOUT")
-    deadline = time.monotonic() + seconds
-    hosts = []
-    for other in range(size):
-        left = max(0.1, deadline - time.monotonic())
-        try:
-            host = store.get(f"smddp/{_epoch}/host/{other}", left)
-        except _jax_compat.KeyTimeoutError:
-            raise ClusterError(
-                f"rank {other} did not call smddp_jax.init() within {seconds:g} s "
-                "(SMDDP_INIT_TIMEOUT): every process of the job has to"
-            ) from None
-        hosts.append(host.decode())
-    return tuple(hosts)
+    cards = trade(_epoch, rank, size, make_card(host_id(), terms))
+    hosts = tuple(card.host for card in cards)
+    problem = problem_between(len(set(hosts)), terms)
+    if problem is not None:
+        raise ClusterError(problem)
+    return hosts
 
 
 def _start_engine(session: Session) -> None:
@@ -243,7 +251,10 @@ def _start_engine(session: Session) -> None:
                 session.size,
                 lambda key, value: store.set(prefix + key, value),
                 lambda key, seconds: store.get(prefix + key, seconds),
-                _native.settings(engine, host, local_size),
+                _native.settings(
+                    *(engine, host, local_size, session.terms.reducers),
+                    _jax_compat.coordinator_address(),
+                ),
             )
         except RuntimeError as error:
             raise ClusterError(
