@@ -16,7 +16,8 @@ struct TcpOptions {
   double silence_seconds = 30.0;
 };
 
-std::unique_ptr<Transport> MakeTcpTransport(const TcpOptions& options,
-                                            Transport::Receiver& receiver);
+// Error: the process has no file descriptors left.
+Result<std::unique_ptr<Transport>> MakeTcpTransport(const TcpOptions& options,
+                                                    Transport::Receiver& receiver);
 
 }  // namespace smddp
