@@ -152,6 +152,7 @@ def run_ranks(
     program: str,
     *arguments: object,
     processes: int = 2,
+    hosts: int = 1,
     devices: int = 1,
     logs: Path,
     env: Mapping[str, str] | None = None,
@@ -162,9 +163,11 @@ def run_ranks(
     """Runs `programs/<program>.py` on every rank; ends them all on the way out.
 
     `env` goes to every rank and `env_of(rank)` to one of them. `prefix` is put before
-    the command (an `unshare`, a `taskset`).
+    the command (an `unshare`, a `taskset`). With several `hosts` the ranks, dealt out
+    in blocks, take each other for strangers and meet over the loopback interface.
     """
-    port = port or free_port()
+    assert processes % hosts == 0
+    port, local_size = port or free_port(), processes // hosts
     logs.mkdir(parents=True, exist_ok=True)
     command = [*prefix, sys.executable, str(PROGRAMS / f"{program}.py")]
     command += [str(argument) for argument in arguments]
@@ -175,8 +178,9 @@ def run_ranks(
                 "SMDDP_COORDINATOR": f"127.0.0.1:{port}",
                 "SMDDP_RANK": str(index),
                 "SMDDP_SIZE": str(processes),
-                "SMDDP_LOCAL_RANK": str(index),
-                "SMDDP_LOCAL_SIZE": str(processes),
+                "SMDDP_LOCAL_RANK": str(index % local_size),
+                "SMDDP_LOCAL_SIZE": str(local_size),
+                **({"SMDDP_HOST_ID": f"h{index // local_size}"} if hosts > 1 else {}),
                 **(env or {}),
                 **(env_of(index) if env_of else {}),
             }

@@ -252,6 +252,15 @@ def test_hosts_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.ours
+def test_ranks_are_dealt_to_hosts_in_blocks(tmp_path: Path) -> None:
+    with run_ranks("membership", processes=4, hosts=2, logs=tmp_path) as job:
+        outputs = job.succeed(START)
+    for rank, output in enumerate(outputs):
+        assert f"rank {rank} of 4, local {rank % 2} of 2" in output
+        assert "same host False" in output
+
+
+@pytest.mark.ours
 @pytest.mark.parametrize(
     ("name", "text", "first", "other"),
     [
