@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,24 +16,6 @@
 namespace smddp {
 namespace {
 
-std::string RandomNonce() {
-  unsigned char bytes[16];
-  // 16 bytes never block and never come short once the kernel is up (getrandom(2)).
-  if (::getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return {};
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned char byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-std::string HostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "this host";
-}
-
 void SetText(MeshMessage& message, const std::string& text) {
   const size_t size = std::min(text.size(), sizeof(message.text) - 1);
   std::memcpy(message.text, text.data(), size);
@@ -46,25 +27,6 @@ std::string TextOf(const MeshMessage& message) {
 }
 
 std::string SocketName(const std::string& nonce) { return "smddp-" + nonce; }
-std::string Key(int process) { return "smddp/meet/" + std::to_string(process); }
-
-// What a process tells the others over the key-value store.
-struct Card {
-  std::string nonce;
-  std::string segment_bytes;
-  std::string host_id;  // Last: it may hold spaces.
-
-  std::string Encode() const { return nonce + " " + segment_bytes + " " + host_id; }
-  static Result<Card> Decode(const std::string& text) {
-    const size_t first = text.find(' ');
-    const size_t second = first == std::string::npos ? first : text.find(' ', first + 1);
-    if (second == std::string::npos) {
-      return Status(StatusCode::kInternal, "a malformed bootstrap entry: " + text);
-    }
-    return Card{text.substr(0, first), text.substr(first + 1, second - first - 1),
-                text.substr(second + 1)};
-  }
-};
 
 }  // namespace
 
@@ -77,8 +39,14 @@ struct LocalMesh::Peer {
   std::string goodbye;
 };
 
-LocalMesh::LocalMesh(int process, Events events)
-    : process_(process), events_(std::move(events)) {}
+LocalMesh::LocalMesh(const Roster& roster, Events events)
+    : process_(roster.process()),
+      host_name_(roster.mine().host_name),
+      events_(std::move(events)) {
+  for (int p = 0; p < roster.processes(); ++p) {
+    if (roster.OnMyHost(p)) local_.push_back(p);
+  }
+}
 
 LocalMesh::~LocalMesh() {
   stopping_.store(true);
@@ -90,13 +58,19 @@ LocalMesh::~LocalMesh() {
   }
 }
 
-Result<std::unique_ptr<LocalMesh>> LocalMesh::Connect(int process, int processes,
-                                                      const Settings& settings,
-                                                      KeyValueStore& store,
+Result<UniqueFd> LocalMesh::Listen(const std::string& nonce) {
+  return ListenLocal(SocketName(nonce));
+}
+
+Result<std::unique_ptr<LocalMesh>> LocalMesh::Connect(UniqueFd listener,
+                                                      const Roster& roster,
                                                       const Deadline& deadline,
                                                       Events events) {
-  std::unique_ptr<LocalMesh> mesh(new LocalMesh(process, std::move(events)));
-  SMDDP_RETURN_IF_ERROR(mesh->Meet(processes, settings, store, deadline));
+  std::unique_ptr<LocalMesh> mesh(new LocalMesh(roster, std::move(events)));
+  auto page = SharedMemory::Create(sizeof(ProcessPage));
+  SMDDP_RETURN_IF_ERROR(page.status());
+  mesh->my_page_ = std::move(*page);
+  SMDDP_RETURN_IF_ERROR(mesh->Join(std::move(listener), roster, deadline));
   mesh->stop_event_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
   if (!mesh->stop_event_.valid()) return SystemError("eventfd");
   LocalMesh* raw = mesh.get();
@@ -110,57 +84,18 @@ Result<std::unique_ptr<LocalMesh>> LocalMesh::Connect(int process, int processes
   return mesh;
 }
 
-Status LocalMesh::Meet(int processes, const Settings& settings, KeyValueStore& store,
-                       const Deadline& deadline) {
-  auto page = SharedMemory::Create(sizeof(ProcessPage));
-  SMDDP_RETURN_IF_ERROR(page.status());
-  my_page_ = std::move(*page);
-  const Card mine = {RandomNonce(), std::to_string(settings.segment_bytes),
-                     settings.host_id};
-  auto listener = ListenLocal(SocketName(mine.nonce));
-  SMDDP_RETURN_IF_ERROR(listener.status());
-  SMDDP_RETURN_IF_ERROR(store.Set(Key(process_), mine.Encode()));
-
-  std::unordered_map<int, std::string> nonces;
-  for (int other = 0; other < processes; ++other) {
-    if (other == process_) {
-      local_.push_back(other);
-      continue;
-    }
-    auto text = store.Get(Key(other), deadline);
-    if (!text.ok()) {
-      return Status(text.status().code(),
-                    "rank " + std::to_string(process_) + " waited for rank " +
-                        std::to_string(other) + " to start and join: " +
-                        text.status().message() + ". Is that process running?");
-    }
-    auto card = Card::Decode(*text);
-    SMDDP_RETURN_IF_ERROR(card.status());
-    if (card->segment_bytes != mine.segment_bytes) {
-      return Status(StatusCode::kMismatch,
-                    "SMDDP_SEGMENT_BYTES is " + mine.segment_bytes + " on rank " +
-                        std::to_string(process_) + " and " + card->segment_bytes +
-                        " on rank " + std::to_string(other) +
-                        "; set it to one value everywhere");
-    }
-    if (card->host_id != mine.host_id) continue;
-    local_.push_back(other);
-    nonces.emplace(other, card->nonce);
-  }
-  return Join(std::move(*listener), mine.nonce, nonces, deadline);
-}
-
 // Of each pair the higher process connects. Its hello carries the listener's nonce,
 // which only a process that read the job's key-value store can know.
-Status LocalMesh::Join(UniqueFd listener, const std::string& nonce,
-                       const std::unordered_map<int, std::string>& nonces,
+Status LocalMesh::Join(UniqueFd listener, const Roster& roster,
                        const Deadline& deadline) {
   size_t expected = 0;
-  for (const auto& [other, other_nonce] : nonces) {
+  for (int other : local_) {
+    if (other == process_) continue;
     if (other > process_) {
       ++expected;
       continue;
     }
+    const std::string& other_nonce = roster.card(other).nonce;
     auto socket = ConnectLocal(SocketName(other_nonce));
     if (!socket.ok()) {
       return Status(socket.status().code(),
@@ -191,8 +126,10 @@ Status LocalMesh::Join(UniqueFd listener, const std::string& nonce,
     // A stranger that connects and says nothing may not hold up the others for long.
     auto hello = ReceiveRaw(socket->get(), Deadline::After(5.0));
     const bool known = hello.ok() && hello->first.kind == MeshMessage::Kind::kHello &&
-                       TextOf(hello->first) == nonce &&
-                       nonces.contains(hello->first.process) &&
+                       TextOf(hello->first) == roster.mine().nonce &&
+                       hello->first.process > process_ &&
+                       std::binary_search(local_.begin(), local_.end(),
+                                          hello->first.process) &&
                        !peers_.contains(hello->first.process);
     if (!known) {
       LogWarning("refused a local connection that is not of this job");
@@ -289,7 +226,7 @@ std::string LocalMesh::Describe(int process) const {
   std::string text = "rank " + std::to_string(process);
   const auto found = peers_.find(process);
   if (found != peers_.end()) {
-    text += " (pid " + std::to_string(found->second->pid) + " on " + HostName() + ")";
+    text += " (pid " + std::to_string(found->second->pid) + " on " + host_name_ + ")";
   }
   return text;
 }

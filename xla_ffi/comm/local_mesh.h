@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processes of one host that can talk to each other, and who of them is alive.
 //
-// Connect() meets the other processes over the key-value store, then joins every pair
-// of one host by a local socket and maps every process's page. A watcher thread reads
+// Connect() joins every pair of processes of this host, which the roster names, by a
+// local socket and maps every process's page. A watcher thread reads
 // the sockets: it delivers messages and notices a death by end of file. Owned by the
 // engine. Send, page and Lost may be called by any thread; the events come on the
 // watcher thread.
@@ -18,11 +18,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/settings.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
-#include "comm/kv_store.h"
+#include "comm/roster.h"
+#include "base/deadline.h"
 #include "host/process_page.h"
 #include "host/shared_memory.h"
 
@@ -49,10 +49,12 @@ class LocalMesh {
     std::function<void(int process, std::string why)> on_lost;
   };
 
-  // Collective over all processes of the job. `deadline` bounds the whole.
-  static Result<std::unique_ptr<LocalMesh>> Connect(int process, int processes,
-                                                    const Settings& settings,
-                                                    KeyValueStore& store,
+  // The socket under which the others of this host find us. Opened before our card, which
+  // has the nonce, is out: nobody may look for it too early.
+  static Result<UniqueFd> Listen(const std::string& nonce);
+  // Collective over the processes of this host. `deadline` bounds the whole.
+  static Result<std::unique_ptr<LocalMesh>> Connect(UniqueFd listener,
+                                                    const Roster& roster,
                                                     const Deadline& deadline,
                                                     Events events);
   ~LocalMesh();
@@ -80,12 +82,8 @@ class LocalMesh {
  private:
   struct Peer;
 
-  LocalMesh(int process, Events events);
-  Status Meet(int processes, const Settings& settings, KeyValueStore& store,
-              const Deadline& deadline);
-  Status Join(UniqueFd listener, const std::string& nonce,
-              const std::unordered_map<int, std::string>& nonces,
-              const Deadline& deadline);
+  LocalMesh(const Roster& roster, Events events);
+  Status Join(UniqueFd listener, const Roster& roster, const Deadline& deadline);
   Status ExchangePages(const Deadline& deadline);
   Status SendRaw(const Peer& peer, MeshMessage message, int fd) const;
   Result<std::pair<MeshMessage, UniqueFd>> ReceiveRaw(int socket,
@@ -94,6 +92,7 @@ class LocalMesh {
   bool HandleReadable(Peer& peer);  // False when the peer is gone.
 
   const int process_;
+  const std::string host_name_;
   const Events events_;
   std::vector<int> local_;
   SharedMemory my_page_;

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/log.h"
+
+namespace smddp {
+namespace {
+
+constexpr size_t kMaxLanes = 256;
+
+// Of a connection that we asked for: which peer, which lane. Never 0.
+uint64_t Token(int peer, size_t lane) {
+  return (static_cast<uint64_t>(peer) + 1) * kMaxLanes + lane;
+}
+int PeerOf(uint64_t token) { return static_cast<int>(token / kMaxLanes) - 1; }
+size_t LaneOf(uint64_t token) { return token % kMaxLanes; }
+
+std::string AddressKey(int process) { return "smddp/address/" + std::to_string(process); }
+
+}  // namespace
+
+Network::Network(const Roster& roster, const Settings& settings, Events events)
+    : roster_(roster),
+      settings_(settings),
+      events_(std::move(events)),
+      addresses_(static_cast<size_t>(roster.processes())),
+      reducer_lanes_(settings.reducers.size()),
+      reducer_warned_(settings.reducers.size()) {}
+
+Network::~Network() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  // The threads of both use the other: all stop before anything goes.
+  for (auto& lane : lanes_) lane->lane().Stop();
+  greeter_.reset();
+}
+
+Status Network::MakeLanes() {
+  for (size_t index = 0; index < static_cast<size_t>(settings_.connections); ++index) {
+    NetworkLane::Events of_lane;
+    of_lane.on_mail = [this](uint64_t stream, Mail mail) {
+      const std::lock_guard lock(mutex_);
+      mail_[stream].push_back(std::move(mail));
+    };
+    of_lane.on_lost = [this, index](int peer, const std::string& why) {
+      OnLost(index, peer, why);
+    };
+    of_lane.after = events_.wake;
+    of_lane.on_failed = [this](const Status& status) {
+      for (int p = 0; p < roster_.processes(); ++p) {
+        if (roster_.OnMyHost(p)) continue;
+        events_.on_lost(p, "cannot be talked to: " + status.message());
+      }
+    };
+    auto made = NetworkLane::Make(index, roster_.processes(), settings_, std::move(of_lane));
+    SMDDP_RETURN_IF_ERROR(made.status());
+    lanes_.push_back(std::move(*made));
+  }
+  return Status();
+}
+
+Result<std::unique_ptr<Network>> Network::Start(const Roster& roster,
+                                                const Settings& settings,
+                                                KeyValueStore& store,
+                                                const Deadline& deadline, Events events) {
+  const size_t nics = roster.hosts().size() + settings.reducers.size();
+  if (!settings.weights.empty() && settings.weights.size() != nics) {
+    return Status(StatusCode::kInvalidArgument,
+                  "SMDDP_WEIGHTS has " + std::to_string(settings.weights.size()) +
+                      " numbers; it takes one for each of " +
+                      std::to_string(roster.hosts().size()) + " hosts, then one for each of " +
+                      std::to_string(settings.reducers.size()) + " reducers");
+  }
+  std::unique_ptr<Network> network(new Network(roster, settings, std::move(events)));
+  SMDDP_RETURN_IF_ERROR(network->MakeLanes());
+  SMDDP_RETURN_IF_ERROR(network->AgreeOnJob(store, deadline));
+  SMDDP_RETURN_IF_ERROR(network->Listen(store));
+  SMDDP_RETURN_IF_ERROR(network->TradeAddresses(store, deadline));
+  for (auto& lane : network->lanes_) lane->lane().Start();
+  SMDDP_RETURN_IF_ERROR(network->MeetReducers(deadline));
+  return network;
+}
+
+// Rank 0 names the job, and makes a secret if the launcher made none.
+Status Network::AgreeOnJob(KeyValueStore& store, const Deadline& deadline) {
+  const std::string key = "smddp/job";
+  if (roster_.process() == 0) {
+    const std::string job = RandomNonce();
+    secret_ = settings_.secret.empty() ? RandomNonce() + RandomNonce() : settings_.secret;
+    job_ = Hash64().Add(job).value();
+    return store.Set(key, job + " " + (settings_.secret.empty() ? secret_ : ""));
+  }
+  auto text = store.Get(key, deadline);
+  SMDDP_RETURN_IF_ERROR(text.status());
+  const size_t space = text->find(' ');
+  job_ = Hash64().Add(std::string_view(*text).substr(0, space)).value();
+  const std::string made = text->substr(space + 1);
+  if (made.empty() != settings_.secret.empty()) {
+    secret_ = made.empty() ? settings_.secret : made;
+    return Status();
+  }
+  const bool all = made.empty();
+  return Status(StatusCode::kMismatch,
+                "SMDDP_SECRET is " + std::string(all ? "set on rank 0 and not" : "not set "
+                "on rank 0 but") + " on rank " + std::to_string(roster_.process()) +
+                    "; give it to all ranks or to none");
+}
+
+// Listens on the interface of the job: the one towards the coordinator, or, where that is
+// this very host, the one towards another host.
+Status Network::Listen(KeyValueStore& store) {
+  auto address = ResolveAddress(roster_.mine().address);
+  SMDDP_RETURN_IF_ERROR(address.status());
+  for (int p = 0; p < roster_.processes() && address->is_loopback(); ++p) {
+    auto theirs = ResolveAddress(roster_.card(p).address);
+    if (!theirs.ok() || theirs->is_loopback()) continue;
+    auto mine = AddressTowards(*theirs);
+    SMDDP_RETURN_IF_ERROR(mine.status());
+    address = std::move(mine);
+  }
+  int index = 0;
+  for (int p = 0; p < roster_.process(); ++p) index += roster_.OnMyHost(p) ? 1 : 0;
+  address->set_port(settings_.port == 0 ? 0 : settings_.port + index);
+  Greeter::Options options;
+  options.me = Me();
+  options.secret = secret_;
+  Greeter::Events of_greeter;
+  of_greeter.admit = [this](const Identity& peer) { return Admit(peer); };
+  of_greeter.on_peer = [this](const Identity& peer, uint64_t token, UniqueFd socket) {
+    OnPeer(peer, token, std::move(socket));
+  };
+  of_greeter.on_failed = [this](uint64_t token, const Status& why) {
+    OnFailed(token, why);
+  };
+  auto greeter = Greeter::Start(*address, std::move(options), std::move(of_greeter));
+  SMDDP_RETURN_IF_ERROR(greeter.status());
+  greeter_ = std::move(*greeter);
+  return store.Set(AddressKey(roster_.process()), greeter_->address().Text());
+}
+
+Status Network::TradeAddresses(KeyValueStore& store, const Deadline& deadline) {
+  for (int p = 0; p < roster_.processes(); ++p) {
+    if (roster_.OnMyHost(p)) continue;
+    auto address = store.Get(AddressKey(p), deadline);
+    SMDDP_RETURN_IF_ERROR(address.status());
+    addresses_[static_cast<size_t>(p)] = *address;
+  }
+  return Status();
+}
+
+Status Network::MeetReducers(const Deadline& deadline) {
+  for (size_t r = 0; r < settings_.reducers.size(); ++r) {
+    for (size_t lane = 0; lane < lanes(); ++lane) {
+      ConnectReducer(r, lane, deadline.SecondsLeft());
+    }
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] {
+    return meeting_failed_ || std::all_of(reducer_lanes_.begin(), reducer_lanes_.end(),
+                                          [this](size_t n) { return n == lanes(); });
+  });
+  met_ = true;
+  return meeting_failed_.value_or(Status());
+}
+
+Identity Network::Me() const {
+  Identity me;
+  me.role = Identity::Role::kWorker;
+  me.process = static_cast<uint32_t>(roster_.process());
+  me.processes = static_cast<uint32_t>(roster_.processes());
+  me.lanes = static_cast<uint32_t>(lanes());
+  me.job = job_;
+  return me;
+}
+
+std::string Network::Name(int peer) const {
+  if (peer < first_reducer()) {
+    return Describe(peer) + " at " + addresses_[static_cast<size_t>(peer)];
+  }
+  return "reducer " + settings_.reducers[static_cast<size_t>(peer - first_reducer())];
+}
+
+void Network::ConnectReducer(size_t reducer, size_t lane, double seconds) {
+  Identity expected;
+  expected.role = Identity::Role::kReducer;
+  const int peer = first_reducer() + static_cast<int>(reducer);
+  greeter_->Connect(Token(peer, lane), settings_.reducers[reducer], expected,
+                    static_cast<uint32_t>(lane), Name(peer), seconds);
+}
+
+void Network::Reach(int process) {
+  if (!reached_for_.insert(process).second) return;
+  if (process > roster_.process()) return;  // Of each pair the higher one connects.
+  Identity expected = Me();
+  expected.process = static_cast<uint32_t>(process);
+  for (size_t lane = 0; lane < lanes(); ++lane) {
+    greeter_->Connect(Token(process, lane), addresses_[static_cast<size_t>(process)],
+                      expected, static_cast<uint32_t>(lane), Name(process),
+                      settings_.timeout_seconds);
+  }
+}
+
+bool Network::Reached(int process) {
+  for (auto& lane : lanes_) {
+    const auto lock = lane->lane().Lock();
+    if (!lane->transport().HasPeer(process)) return false;
+  }
+  return true;
+}
+
+Status Network::Admit(const Identity& peer) const {
+  const auto process = static_cast<int>(peer.process);
+  if (peer.role == Identity::Role::kWorker && process > roster_.process() &&
+      process < roster_.processes() && !roster_.OnMyHost(process) &&
+      peer.lanes == lanes() && peer.lane < lanes()) {
+    return Status();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                "rank " + std::to_string(roster_.process()) + " expects no connection of rank " +
+                    std::to_string(process) + " for lane " + std::to_string(peer.lane));
+}
+
+void Network::OnPeer(const Identity& peer, uint64_t token, UniqueFd socket) {
+  const int number = token == 0 ? static_cast<int>(peer.process) : PeerOf(token);
+  const size_t index = token == 0 ? peer.lane : LaneOf(token);
+  {
+    const auto lock = lane(index).lane().Lock();
+    lane(index).AddPeer(number, std::move(socket));
+  }
+  if (number >= first_reducer()) {
+    const std::lock_guard lock(mutex_);
+    const auto r = static_cast<size_t>(number - first_reducer());
+    if (++reducer_lanes_[r] == lanes() && reducer_warned_[r]) {
+      LogWarning(Name(number) + " is back and gets its share again");
+      reducer_warned_[r] = false;
+    }
+    changed_.notify_all();
+  }
+  events_.wake();
+}
+
+void Network::OnFailed(uint64_t token, const Status& why) {
+  const int peer = PeerOf(token);
+  if (peer < first_reducer()) {
+    events_.on_lost(peer, "cannot be reached: " + why.message());
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!met_) meeting_failed_ = why;
+  changed_.notify_all();
+}
+
+void Network::OnLost(size_t lane, int peer, const std::string& why) {
+  if (peer < first_reducer()) {
+    events_.on_lost(peer, why);
+    return;
+  }
+  const auto r = static_cast<size_t>(peer - first_reducer());
+  {
+    const std::lock_guard lock(mutex_);
+    --reducer_lanes_[r];
+    if (leaving_) return;
+    // One warning in the whole job.
+    if (!reducer_warned_[r] && roster_.process() == 0) {
+      LogWarning(Name(peer) + " " + why + "; the other reducers take its share over");
+      reducer_warned_[r] = true;
+    }
+  }
+  ConnectReducer(r, lane, /*seconds=*/0);
+}
+
+void Network::Send(int process, FrameHeader header, const std::string& text) {
+  const size_t size = std::min(text.size(), kControlBytes);
+  header.payload = static_cast<uint32_t>(size);
+  const auto lock = lane(0).lane().Lock();
+  lane(0).transport().SendCopy(process, header,
+                               std::as_bytes(std::span(text.data(), size)));
+}
+
+std::deque<Mail> Network::TakeMail(uint64_t stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = mail_.find(stream);
+  if (found == mail_.end()) return {};
+  return std::exchange(found->second, {});
+}
+
+double Network::NicOf(int process) const {
+  if (settings_.weights.empty()) return 1.0;
+  const std::vector<int> hosts = roster_.hosts();
+  for (size_t h = 0; h < hosts.size(); ++h) {
+    if (roster_.card(hosts[h]).host_id == roster_.card(process).host_id) {
+      return settings_.weights[h];
+    }
+  }
+  return 1.0;
+}
+
+std::vector<double> Network::ReducerNics() const {
+  const size_t count = settings_.reducers.size();
+  if (settings_.weights.empty()) return std::vector<double>(count, 1.0);
+  return {settings_.weights.end() - static_cast<ptrdiff_t>(count),
+          settings_.weights.end()};
+}
+
+void Network::Leave(const std::string& reason, double seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  FrameHeader goodbye;
+  goodbye.kind = FrameKind::kGoodbye;
+  goodbye.payload = static_cast<uint32_t>(std::min(reason.size(), kControlBytes));
+  const auto text = std::as_bytes(std::span(reason.data(), goodbye.payload));
+  const int peers = first_reducer() + static_cast<int>(settings_.reducers.size());
+  for (auto& lane : lanes_) {
+    const auto lock = lane->lane().Lock();
+    for (int peer = 0; peer < peers; ++peer) {
+      if (lane->transport().HasPeer(peer)) lane->transport().SendCopy(peer, goodbye, text);
+    }
+  }
+  const Deadline deadline = Deadline::After(seconds);
+  for (auto& lane : lanes_) lane->lane().Flush(deadline.SecondsLeft());
+}
+
+Network::Counters Network::counters() {
+  Counters sum;
+  for (auto& lane : lanes_) {
+    const auto lock = lane->lane().Lock();
+    const Transport::Counters wire = lane->transport().counters();
+    sum.wire.bytes_sent += wire.bytes_sent;
+    sum.wire.bytes_received += wire.bytes_received;
+    sum.wire.frames_sent += wire.frames_sent;
+    sum.wire.frames_received += wire.frames_received;
+    const Reducer::Counters& reduced = lane->reducer().counters();
+    sum.reduced.segments += reduced.segments;
+    sum.reduced.bytes_summed += reduced.bytes_summed;
+    sum.reduced.seconds += reduced.seconds;
+    sum.reduced.staging_bytes += reduced.staging_bytes;
+    sum.reduced.stale += reduced.stale;
+  }
+  if (greeter_) sum.refused = greeter_->refused();
+  return sum;
+}
+
+}  // namespace smddp
