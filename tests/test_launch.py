@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 from ranks import PROGRAMS
 
+from smddp_jax._errors import ClusterError
+from smddp_jax.launch import Host, Job
+
 WORKER = str(PROGRAMS / "worker.py")
 RUN = [sys.executable, "-m", "smddp_jax", "run"]
 
@@ -85,6 +88,71 @@ def test_ranks_get_their_place_and_their_arguments() -> None:
         ):
             assert f"[{rank}] {line}" in lines
     assert len(set(re.findall(r"COORDINATOR=(127\.0\.0\.1:\d+)", done.stdout))) == 1
+
+
+ON_TWO_HOSTS = """
+import sys
+from smddp_jax.launch import Host, Job, run_job
+hosts = [Host(n, "127.0.0.1", ("env", f"WHERE={n}")) for n in ("left", "right")]
+sys.exit(run_job(Job(sys.argv[1:], processes=4, hosts=hosts)))
+"""
+
+
+def on_two_hosts(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", ON_TWO_HOSTS, WORKER, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_ranks_are_dealt_to_hosts_in_blocks() -> None:
+    names = "WHERE,SMDDP_RANK,SMDDP_SIZE,SMDDP_LOCAL_RANK,SMDDP_LOCAL_SIZE"
+    done = on_two_hosts(f"variables={names},SMDDP_COORDINATOR")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for rank in range(4):
+        for line in (
+            f"WHERE={'left' if rank < 2 else 'right'}",
+            f"SMDDP_RANK={rank}",
+            "SMDDP_SIZE=4",
+            f"SMDDP_LOCAL_RANK={rank % 2}",
+            "SMDDP_LOCAL_SIZE=2",
+        ):
+            assert f"[{rank}] {line}" in lines
+    assert len(set(re.findall(r"COORDINATOR=(127\.0\.0\.1:\d+)", done.stdout))) == 1
+
+
+def test_a_failure_names_its_host() -> None:
+    done = on_two_hosts("@2", "exit=7", "sleep=100")
+    assert done.returncode == 7
+    assert "smddp-jax: rank 2 on right failed first: exit code 7\n" in done.stderr
+    assert "rank 1 on left ended by SIGTERM" in done.stderr
+
+
+def test_hosts_get_equally_many_ranks() -> None:
+    hosts = [Host(name, "::1", ()) for name in "abc"]
+    assert re.fullmatch(r"\[::1\]:\d+", Job([], 3, hosts=hosts).coordinator())
+    with pytest.raises(ClusterError, match="4 processes can't be dealt evenly to 3"):
+        Job([], 4, hosts=hosts)
+
+
+def test_ranks_share_a_secret() -> None:
+    def secrets(**environment: str) -> list[str]:
+        done = launch(WORKER, "variables=SMDDP_SECRET", **environment)
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"SMDDP_SECRET=(.*)", done.stdout)
+
+    first, other = secrets(SMDDP_SECRET="")
+    assert first == other and re.fullmatch("[0-9a-f]{64}", first)
+    assert secrets(SMDDP_SECRET="") != [first, first]
+    mine = "a secret of the user's"
+    assert secrets(SMDDP_SECRET=mine) == [mine, mine]
+    # Reducers that run already know the user's secret, or none.
+    assert secrets(SMDDP_SECRET="", SMDDP_REDUCERS="h:1") == ["", ""]
+    assert "secret" not in repr(Job([], 1))
 
 
 def test_variables_pass_byte_for_byte() -> None:
@@ -247,6 +315,7 @@ def test_a_restart_at_once_works_after_sigkill(tmp_path: Path) -> None:
         ((), "name a script"),
         (("-n", "0", "x.py"), "must be 1 or more"),
         (("-x", "FOO", "x.py"), "is not NAME=VALUE"),
+        (("-x", "SMDDP_SECRET=0123456789abcdef", "x.py"), "set it in the environment"),
     ],
 )
 def test_wrong_arguments_are_explained(arguments, says) -> None:
@@ -255,6 +324,7 @@ def test_wrong_arguments_are_explained(arguments, says) -> None:
     )
     assert done.returncode == 2
     assert says in done.stderr
+    assert "0123456789abcdef" not in done.stderr
 
 
 def test_the_settings_are_listed() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from smddp_jax import _env
 from smddp_jax.launch import ALLOCATORS, DEFAULT_ALLOCATOR, Job, run_job
 
 
@@ -83,4 +84,8 @@ def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    if _env.is_secret(name):
+        raise argparse.ArgumentTypeError(
+            f"others can read {name} on a command line: set it in the environment"
+        )
     return name, value

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
-from smddp_jax.launch.job import Job, free_address
+from smddp_jax.launch.job import Job
 from smddp_jax.launch.output import RankStream, Screen
 from smddp_jax.launch.process import Rank, Watchdog
 
@@ -85,10 +85,10 @@ class _Supervisor:
     def run(self, job: Job) -> int:
         """Returns the launcher's exit code."""
         try:
-            coordinator = free_address()
+            coordinator = job.coordinator()
             for index in range(job.processes):
                 environment = job.environment(os.environ, index, coordinator)
-                self._add(Rank(index, job.command(), environment))
+                self._add(Rank(index, job.command(index), environment))
             while any(rank.poll() is None for rank in self._ranks):
                 self._forward(_POLL_SECONDS)
                 self._decide()
@@ -99,7 +99,7 @@ class _Supervisor:
             return 128 + self._told
         if first is None:
             return 0
-        self._report(first)
+        self._report(job, first)
         code = first.poll() or 0
         return code if code > 0 else 128 - code
 
@@ -185,16 +185,16 @@ class _Supervisor:
 
         return min(failed, key=when, default=None)
 
-    def _report(self, first: Rank) -> None:
+    def _report(self, job: Job, first: Rank) -> None:
         lines = list(self._errors[first.index].last_lines)[-_SHOWN_ERROR_LINES:]
-        name = f"rank {first.index}"
+        name = job.name_of(first.index)
         text = [f"smddp-jax: {name} failed first: {_describe(first)}".encode()]
         if lines:
             text += [f"smddp-jax: the last lines of {name}'s error output:".encode()]
             text += [b"    " + line for line in lines]
         others = [rank for rank in self._ranks if rank is not first]
         if others:
-            ends = ", ".join(f"rank {r.index} {_describe(r)}" for r in others)
+            ends = ", ".join(f"{job.name_of(r.index)} {_describe(r)}" for r in others)
             text.append(f"smddp-jax: the others: {ends}".encode())
         for line in text:
             self._screens[1].line(line)
