@@ -18,11 +18,11 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    """What a rank does between fork and exec.
+def die_with_parent(parent: int) -> Callable[[], None]:
+    """What a process of ours does between fork and exec.
 
-    The kernel ties the death signal to the thread that forked, so ranks are started by
-    the launcher's main thread. The watchdog cleans up behind the ranks' own children.
+    The kernel ties the death signal to the thread that forked, so the launcher's main
+    thread starts them. The watchdog cleans up behind the ranks' own children.
     """
 
     def prepare() -> None:
@@ -49,7 +49,7 @@ class Rank:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_die_with_parent(os.getpid()),
+            preexec_fn=die_with_parent(os.getpid()),
         )
 
     @property
