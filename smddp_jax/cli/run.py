@@ -7,7 +7,8 @@ import argparse
 import sys
 
 from smddp_jax import _env
-from smddp_jax.launch import ALLOCATORS, DEFAULT_ALLOCATOR, Job, run_job
+from smddp_jax.cli.arguments import add_allocator, positive
+from smddp_jax.launch import Job, run_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,14 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "smddp-jax run [options] (script.py | -m module) [arguments ...]"
     parser.add_argument(
         *("-n", "--processes"),
-        type=_positive,
+        type=positive,
         default=1,
         metavar="P",
         help="number of processes (default: 1)",
     )
     parser.add_argument(
         *("-d", "--devices-per-process"),
-        type=_positive,
+        type=positive,
         metavar="D",
         help="CPU devices of each process (sets JAX_NUM_CPU_DEVICES)",
     )
@@ -32,13 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a collective waits for its peers (sets SMDDP_TIMEOUT)",
     )
-    parser.add_argument(
-        "--allocator",
-        choices=ALLOCATORS,
-        default=DEFAULT_ALLOCATOR,
-        help="malloc settings for all processes, as far as their variables are unset; "
-        "system: none; default: %(default)s",
-    )
+    add_allocator(parser)
     parser.add_argument(
         *("-x", "--env"),
         type=_assignment,
@@ -71,13 +66,6 @@ def run(args: argparse.Namespace) -> int:
         variables=dict(args.env),
     )
     return run_job(job)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
 
 
 def _assignment(text: str) -> tuple[str, str]:
