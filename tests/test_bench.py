@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from smddp_jax import EngineUnavailableError, bench
+from smddp_jax import ClusterError, EngineUnavailableError, SmddpError, bench, report
 from smddp_jax.bench import data, measure, programs
+from smddp_jax.launch import Host, namespaces
+from smddp_jax.launch.namespaces import Namespaces
+from smddp_jax.launch.reducers import Reducers
 
 pytestmark = pytest.mark.ours
+needs_hosts = pytest.mark.skipif(
+    namespaces.problem() is not None, reason=f"no hosts here: {namespaces.problem()}"
+)
 
 
 def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +43,10 @@ def mesh_of_all() -> Mesh:
 
 
 def measured(
-    seconds: dict[str, list[float]], wrong: int = 0, **case: Any
+    seconds: dict[str, list[float]],
+    wrong: int = 0,
+    sent_bytes: list[float] | None = None,
+    **case: Any,
 ) -> dict[str, Any]:
     """What one of two processes with two devices each reports."""
     samples = {
@@ -47,6 +57,8 @@ def measured(
         }
         for side, values in seconds.items()
     }
+    if sent_bytes is not None:
+        samples["ours"]["sent_bytes"] = sent_bytes
     return {
         "case": bench.Case(**case).as_dict(),
         "rank": 0,
@@ -110,6 +122,103 @@ def test_overlap_is_told_beside_what_the_cores_allow() -> None:
 def test_wrong_results_are_reported() -> None:
     result = bench.join_ranks([measured({"ours": [1.0]}, wrong=7)])
     assert "# Out of bounds values : 7 FAILED" in bench.as_text([result], cores=2)
+
+
+@pytest.mark.parametrize(
+    ("reducers", "seconds", "worker", "reducer"),
+    # n = 4 hosts: of S a worker host reduces (4-k)/D, a reducer 6/D, D = 16 + 2k.
+    [(0, 1.5, 1.5, 0), (1, 24 / 18, 24 / 18, 24 / 18), (4, 1, 1, 1)],
+)
+def test_bound_and_bytes_are_those_of_the_plan(
+    reducers: int, seconds: float, worker: float, reducer: float
+) -> None:
+    network = bench.Network(hosts=4, reducers=reducers, rate="800mbit")
+    size = 95_650_000  # what a link carries in a second
+    assert network.bound(size) == pytest.approx(seconds)
+    assert network.worker_bytes(size) == pytest.approx(worker * size)
+    assert network.reducer_bytes(size) == pytest.approx(reducer * size)
+    halved = bench.Network(4, reducers, "800mbit", wire_dtype="bfloat16")
+    assert halved.bound(size) == pytest.approx(seconds / 2)
+    assert halved.worker_bytes(size) == pytest.approx(worker * size / 2)
+
+
+def test_between_two_hosts_a_worker_moves_all_bytes_once_each_way() -> None:
+    for reducers in (0, 1, 2):
+        network = bench.Network(hosts=2, reducers=reducers, rate="1gbit")
+        assert network.worker_bytes(1000) == pytest.approx(1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("1gbit", 1e9), ("2.5Gbit", 2.5e9), ("500mbit", 5e8)]
+)
+def test_rates(text: str, rate: float) -> None:
+    assert bench.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0gbit", "1gbps"])
+def test_unusable_rates(text: str) -> None:
+    with pytest.raises(ValueError, match="no rate such as"):
+        bench.parse_rate(text)
+
+
+def between_hosts(reducers: int = 0, wire_dtype: str = "") -> bench.Result:
+    network = bench.Network(4, reducers, "1gbit", wire_dtype)
+    sides = {"ours": [16.0, 18.0], "peer": [34.0, 34.0]}
+    ranks = [measured(sides, sent_bytes=[5.0, 7.0]), measured(sides, sent_bytes=[1, 2])]
+    return bench.join_ranks(ranks, network)
+
+
+def test_between_hosts_the_bound_and_the_bytes_stand_beside_the_time() -> None:
+    result = between_hosts()
+    # The busiest interface, and the mean: a late byte is counted by the next call.
+    assert result.sides["ours"].sent_bytes == 6.0
+    assert result.sides["peer"].sent_bytes is None
+    header, units, row = bench.as_text([result], cores=2).splitlines()[:3]
+    cells = dict(zip(header.removeprefix("#").split(), row.split(), strict=False))
+    assert "ours/bound" in header and "(B/NIC)" in units
+    # 1 GB x 1.5 at 119.5625 MB/s is 12.546 s.
+    assert cells["wire"] == "float32" and cells["reducers"] == "0"
+    for cell in ("12545740", "1.36", "2.00", "1500000000", "6"):
+        assert cell in row.split()
+    fields = result.as_dict()["network"]
+    assert fields["bound"] == pytest.approx(12.5457, rel=1e-4)
+    assert fields["worker_bytes"] == pytest.approx(1.5e9)
+
+
+def test_plot_has_a_line_of_each_network_its_bound_and_gloo(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    results = [between_hosts(), between_hosts(2), between_hosts(0, "bfloat16")]
+    target = tmp_path / "hosts.svg"
+    report.plot(results, target)
+    drawn = target.read_text()
+    for text in (
+        *("Gloo", "co-located reducers", "2 reducers"),
+        *("co-located reducers, bfloat16 wire", "All-reduce, 4 hosts at 1gbit"),
+    ):
+        assert f">{text}" in drawn, text
+    report.plot(results, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text() == drawn
+
+
+def test_plot_needs_results_between_hosts(tmp_path: Path) -> None:
+    with pytest.raises(SmddpError, match="measure with --hosts"):
+        report.plot([bench.join_ranks([measured({"ours": [1.0]})])], tmp_path / "x.svg")
+
+
+def test_rounded_results_are_held_against_rounded_sums() -> None:
+    mesh = mesh_of_all()
+    dtype = np.dtype("float32")
+    sums = np.full(1000, 257.0, dtype)  # bfloat16 has 8 bits: 256 or 258
+    rounded = jax.device_put(
+        sums.astype(jnp.bfloat16).astype(dtype)[None],
+        NamedSharding(mesh, PartitionSpec()),
+    )
+    data_expected, data.expected = data.expected, lambda *_: sums
+    try:
+        assert data.count_wrong(rounded, 8, dtype, "sum", 0, "bfloat16") == 0
+        assert data.count_wrong(rounded, 8, dtype, "sum", 0) == 8 * 1000
+    finally:
+        data.expected = data_expected
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "bfloat16", "float32"])
@@ -194,7 +303,57 @@ def test_command_prints_a_table_and_writes_json(processes: int, tmp_path: Path) 
     assert "compute" in results[2]["sides"]
 
 
-def test_command_refuses_what_it_cannot_measure() -> None:
-    done = run_bench("--sizes", "4T")
+@needs_hosts
+def test_command_measures_between_hosts(tmp_path: Path) -> None:
+    written, page = tmp_path / "bench.json", tmp_path / "bench.md"
+    done = run_bench(
+        *("--hosts", "2", "--rate", "2gbit", "--sizes", "4K,100K"),
+        *("--iterations", "3", "--peer", "only"),
+        *("--json", str(written), "--markdown", str(page)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 hosts at 2gbit, 2 processes" in done.stdout
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    assert "| Gloo time (us) |" in page.read_text()
+    small, large = json.loads(written.read_text())["results"]
+    assert (small["network"]["hosts"], large["size"]) == (2, 100 << 10)
+    # Between two hosts Gloo, too, sends everything once.
+    peer = large["sides"]["peer"]
+    assert peer["sent_bytes"] == pytest.approx(100 << 10, rel=0.2)
+    assert peer["received_bytes"] == pytest.approx(100 << 10, rel=0.2)
+
+
+@needs_hosts
+@pytest.mark.filterwarnings("ignore:os.fork")  # JAX warns; this child only executes
+def test_a_reducer_that_does_not_start_is_told() -> None:
+    with Namespaces().up(1) as cluster:
+        host = Host("h0", "10.99.0.1", cluster.prefix(0))  # not its address
+        with (
+            pytest.raises(ClusterError, match=r"reducer at 10.99.0.1:4780 has ended"),
+            Reducers([host]),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sizes", "4T"), "'4T' is no size"),
+        (("--hosts", "1"), "between hosts there are 2 or more"),
+        (("--hosts", "2", "--overlap"), "no --overlap"),
+        (("--hosts", "2", "--rate", "fast"), "'fast' is no rate"),
+        (("--hosts", "2", "--reducers", "0,x"), "'x' is no whole number"),
+        (("--hosts", "2", "--wire-dtype", "int8"), "'int8' is none of float32"),
+        (
+            ("--hosts", "2", "--wire-dtype", "bfloat16", "--dtype", "int32"),
+            "--wire-dtype rounds float32, and --dtype is int32",
+        ),
+        (("--plot", "x.svg"), "add --hosts"),
+    ],
+)
+def test_command_refuses_what_it_cannot_measure(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    done = run_bench(*arguments)
     assert done.returncode == 2
-    assert "'4T' is no size" in done.stderr
+    assert message in done.stderr

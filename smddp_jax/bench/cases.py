@@ -35,6 +35,8 @@ class Case:
       warmup: calls before that, the first of which is checked.
       leaves: number of arrays of a tree.
       busy: how many devices of the job compute beside an `overlap`.
+      wire_dtype: what our float32 values are rounded to between hosts; "": not at all.
+      interface: network interface whose bytes are counted; "": none.
     """
 
     kind: str = "all_reduce"
@@ -49,6 +51,8 @@ class Case:
     warmup: int = 3
     leaves: int = 0
     busy: int = 1
+    wire_dtype: str = ""
+    interface: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -75,3 +79,8 @@ def parse_size(text: str) -> int:
 def default_iterations(size: int) -> int:
     """Timed calls that settle a median without taking long: 15 to 200."""
     return min(200, max(15, (512 << 20) // size))
+
+
+def default_iterations_between_hosts(size: int) -> int:
+    """The same where links are slow: 5 to 100."""
+    return min(100, max(5, (256 << 20) // size))

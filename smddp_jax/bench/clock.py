@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import gc
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -38,7 +41,7 @@ class Program:
 
 
 def in_turns(
-    programs: Mapping[str, Program], iterations: int, warmup: int
+    programs: Mapping[str, Program], iterations: int, warmup: int, interface: str = ""
 ) -> tuple[dict[str, Samples], dict[str, Any]]:
     """Calls the programs in turns of a few calls each, in forward and backward order.
 
@@ -48,26 +51,27 @@ def in_turns(
     stopped, before the next call.
 
     Returns:
-      Per program the samples `seconds`, `cpu_seconds` and `minor_faults` of each call,
-      in order, and the result of the last call.
+      Per program the samples of each call, in order, and the result of the last call.
+      Samples are `seconds`, `cpu_seconds`, `minor_faults` and, of the interface if one
+      is named, `sent_bytes` and `received_bytes`.
     """
-    samples = {
-        name: {"seconds": [], "cpu_seconds": [], "minor_faults": []}
-        for name in programs
+    timed = functools.partial(_timed, interface=interface)
+    samples: dict[str, Samples] = {
+        name: collections.defaultdict(list) for name in programs
     }
     last: dict[str, Any] = {}
     order = list(programs)
     lead_in = len(order) > 1
     with _no_collector():
         for name in order * warmup:
-            _timed(programs[name], samples[name], keep=False)
+            timed(programs[name])
         for done in range(0, iterations, _CALLS_PER_TURN):
             calls = min(_CALLS_PER_TURN, iterations - done)
             for name in order:
                 if lead_in:
-                    _timed(programs[name], samples[name], keep=False)
+                    timed(programs[name])
                 for call in range(calls):
-                    result = _timed(programs[name], samples[name], keep=True)
+                    result = timed(programs[name], samples[name])
                     if done + call == iterations - 1:
                         last[name] = result
                     del result
@@ -75,19 +79,30 @@ def in_turns(
     return samples, last
 
 
-def _timed(program: Program, samples: Samples, keep: bool) -> Any:
+def _timed(program: Program, samples: Samples | None = None, *, interface: str) -> Any:
     with program.mode():
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        cpu = time.process_time()
+        before = _counters(interface)
         start = time.perf_counter()
         result = jax.block_until_ready(program.call())
         seconds = time.perf_counter() - start
-    if keep:
+        after = _counters(interface)
+    if samples is not None:
         samples["seconds"].append(seconds)
-        samples["cpu_seconds"].append(time.process_time() - cpu)
-        now = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        samples["minor_faults"].append(now - faults)
+        for name, count in after.items():
+            samples[name].append(count - before[name])
     return result
+
+
+def _counters(interface: str) -> dict[str, float]:
+    counted = {
+        "cpu_seconds": time.process_time(),
+        "minor_faults": resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
+    }
+    if interface:
+        folder = Path("/sys/class/net", interface, "statistics")
+        counted["sent_bytes"] = int((folder / "tx_bytes").read_text())
+        counted["received_bytes"] = int((folder / "rx_bytes").read_text())
+    return counted
 
 
 @contextlib.contextmanager

@@ -65,15 +65,26 @@ def place_rows(
 
 
 def count_wrong(
-    result: jax.Array, ranks: int, dtype: Any, op: str, offset: int = 0
+    result: jax.Array,
+    ranks: int,
+    dtype: Any,
+    op: str,
+    offset: int = 0,
+    wire_dtype: str = "",
 ) -> int:
-    """Elements that differ from NumPy's, over all devices of this process."""
+    """Elements that differ from NumPy's, over all devices of this process.
+
+    With a `wire_dtype` NumPy's are rounded to it: the values are exact in it, also the
+    sums of a host's, and reducers round once.
+    """
     wrong = 0
     want: np.ndarray[Any, Any] | None = None
     for shard in result.addressable_shards:
         got = np.asarray(shard.data).reshape(-1)
         if want is None:
             want = expected(ranks, got.size, dtype, op, offset)
+            if wire_dtype:
+                want = want.astype(jnp.dtype(wire_dtype)).astype(dtype)
         wrong += int(np.count_nonzero(got != want))
     return wrong
 

@@ -100,16 +100,19 @@ def _reduce_and_check(
             COMPUTE, prepare, mesh, (leaves, one), (EVERY, ALIKE), EVERY
         )
 
-    def wrong(results: list[jax.Array]) -> int:
+    def wrong(side: str, results: list[jax.Array]) -> int:
+        wire_dtype = case.wire_dtype if side == OURS else ""
         return sum(
-            data.count_wrong(result, mesh.devices.size, dtype, case.op, offset)
+            data.count_wrong(
+                result, mesh.devices.size, dtype, case.op, offset, wire_dtype
+            )
             for result, offset in zip(results, offsets, strict=True)
         )
 
-    found = {side: wrong(programs[side]()) for side in _sides(case)}
-    samples, last = in_turns(programs, case.iterations, case.warmup)
+    found = {side: wrong(side, programs[side]()) for side in _sides(case)}
+    samples, last = in_turns(programs, case.iterations, case.warmup, case.interface)
     for side in _sides(case):
-        found[side] += wrong(last[side])
+        found[side] += wrong(side, last[side])
     count = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
     return _measured(count, dtype, samples, found)
 

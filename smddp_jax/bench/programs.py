@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 from smddp_jax import collectives
 from smddp_jax._errors import EngineUnavailableError
 from smddp_jax.bench.clock import Program
-from smddp_jax.collectives.lowering import TARGET
+from smddp_jax.collectives.numbering import TARGETS
 
 AXIS = "i"
 OURS, PEER, COMPUTE = "ours", "peer", "compute"
@@ -53,7 +53,7 @@ def make_program(
     mode = collectives.lowering if side == OURS else contextlib.nullcontext
     with mode():
         lowered = mapped.lower(*arguments).as_text()
-    if side != COMPUTE and (TARGET in lowered) != (side == OURS):
+    if side != COMPUTE and (TARGETS["sum"] in lowered) != (side == OURS):
         raise EngineUnavailableError(
             f"the benchmark's program for {side!r} does not run the all-reduce that it "
             "is to measure: smddp_jax.explain(f, *args) says what is taken"

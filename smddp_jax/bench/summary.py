@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from smddp_jax.bench.cases import Case
+from smddp_jax.bench.network import Network
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Side:
       minor_faults: median of the page faults of one call, all processes together.
       calls: how many were timed.
       wrong: elements that differ from NumPy's result; None if there is no such result.
+      sent_bytes: of one call, by the interface that sent most; None if none counted.
+      received_bytes: the same of what came in.
     """
 
     seconds: float
@@ -30,6 +33,8 @@ class Side:
     minor_faults: float
     calls: int
     wrong: int | None
+    sent_bytes: float | None = None
+    received_bytes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Result:
       count: elements per device.
       size: bytes per device.
       sides: by name: `ours`, `peer`, `compute`, and more for an overlap.
+      network: between the hosts, where several were asked for.
     """
 
     case: Case
@@ -51,6 +57,7 @@ class Result:
     count: int
     size: int
     sides: Mapping[str, Side]
+    network: Network | None = None
 
     def algbw(self, side: str) -> float:
         """Bytes reduced per second, in GB/s."""
@@ -95,6 +102,12 @@ class Result:
             "ratio": self.ratio,
             "sides": {},
         }
+        if self.network is not None:
+            fields["network"] = asdict(self.network) | {
+                "bound": self.network.bound(self.size),
+                "worker_bytes": self.network.worker_bytes(self.size),
+                "reducer_bytes": self.network.reducer_bytes(self.size),
+            }
         for name, side in self.sides.items():
             fields["sides"][name] = asdict(side)
             if side.wrong is not None:
@@ -105,7 +118,9 @@ class Result:
         return fields
 
 
-def join_ranks(measured: Sequence[Mapping[str, Any]]) -> Result:
+def join_ranks(
+    measured: Sequence[Mapping[str, Any]], network: Network | None = None
+) -> Result:
     """One result from what each process measured of one case (`measure.measure`)."""
     first = measured[0]
     case = Case.from_dict(first["case"])
@@ -123,6 +138,7 @@ def join_ranks(measured: Sequence[Mapping[str, Any]]) -> Result:
         count=first["count"],
         size=first["size"],
         sides=sides,
+        network=network,
     )
 
 
@@ -140,6 +156,8 @@ def _join_side(
         minor_faults=_median_of_sums([s["minor_faults"] for s in samples]),
         calls=len(seconds),
         wrong=None if wrong[0] is None else sum(n or 0 for n in wrong),
+        sent_bytes=_largest_mean([s.get("sent_bytes") for s in samples]),
+        received_bytes=_largest_mean([s.get("received_bytes") for s in samples]),
     )
 
 
@@ -152,3 +170,8 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 def _median_of_sums(per_rank: Sequence[Sequence[float]]) -> float:
     return statistics.median([sum(call) for call in zip(*per_rank, strict=True)])
+
+
+def _largest_mean(per_rank: Sequence[Sequence[float] | None]) -> float | None:
+    """The mean over the calls: what goes out late is counted by the next call."""
+    return max((statistics.fmean(calls) for calls in per_rank if calls), default=None)

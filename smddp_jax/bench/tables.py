@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from smddp_jax.bench.network import Network
 from smddp_jax.bench.summary import Result
 
 SCHEMA = "smddp-jax bench 1"
+_NETWORK_LABELS = {"ours": "ours", "peer": "Gloo"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,11 @@ def _tables(
     tables: list[tuple[list[_Column], list[Result]]] = []
     shown = None
     for result in results:
-        kind = (result.case.kind == "overlap", result.case.kind == "in_flight")
+        kind = (
+            result.case.kind == "overlap",
+            result.case.kind == "in_flight",
+            result.network is not None,
+        )
         shape = (kind, tuple(result.sides))
         if shape != shown:
             shown = shape
@@ -91,6 +97,8 @@ def _columns(result: Result, cores: int) -> list[_Column]:
         for side in _sides(result):
             columns += _overlap_columns(side, cores)
         return columns
+    if result.network is not None:
+        return columns + _network_columns(result)
     if result.case.kind == "in_flight":
         columns.append(_Column("steps", "", lambda r: str(r.case.iterations)))
     else:
@@ -104,6 +112,50 @@ def _columns(result: Result, cores: int) -> list[_Column]:
     return columns
 
 
+def _network_columns(result: Result) -> list[_Column]:
+    columns = [
+        _Column("form", "", _form),
+        _Column("wire", "", lambda r: _network(r).wire_dtype or r.case.dtype),
+        _Column("reducers", "", lambda r: str(_network(r).reducers)),
+    ]
+    for side in _sides(result):
+        label = _NETWORK_LABELS[side]
+        columns += [_time(side, f"{label} time"), _quartiles(side)]
+    if result.ratio is not None:
+        columns.append(_Column("Gloo/ours", "", lambda r: f"{r.ratio:.2f}"))
+    if "ours" in result.sides:
+        columns += [
+            _Column("bound", "(us)", lambda r: _microseconds(_bound(r))),
+            _Column("ours/bound", "", _times_bound),
+            _Column("busbw", "(GB/s)", lambda r: f"{r.busbw('ours'):.3f}"),
+            _Column("sent", "(B/NIC)", lambda r: _bytes(r.sides["ours"].sent_bytes)),
+            _Column(
+                "recv", "(B/NIC)", lambda r: _bytes(r.sides["ours"].received_bytes)
+            ),
+            _Column(
+                "plan", "(B/NIC)", lambda r: _bytes(_network(r).worker_bytes(r.size))
+            ),
+        ]
+    return [*columns, _Column("#wrong", "", lambda r: str(r.wrong))]
+
+
+def _network(result: Result) -> Network:
+    assert result.network is not None
+    return result.network
+
+
+def _bound(result: Result) -> float:
+    return _network(result).bound(result.size)
+
+
+def _times_bound(result: Result) -> str:
+    return f"{result.sides['ours'].seconds / _bound(result):.2f}"
+
+
+def _bytes(count: float | None) -> str:
+    return "-" if count is None else f"{count:.0f}"
+
+
 def _sides(result: Result) -> list[str]:
     return [side for side in ("ours", "peer") if side in result.sides]
 
@@ -113,7 +165,7 @@ def _side_columns(side: str, detailed: bool) -> list[_Column]:
     columns = [_time(side, f"{label} time")]
     if detailed:
         columns += [
-            _Column("q1-q3", "(us)", lambda r: _spread(r, side)),
+            _quartiles(side),
             _Column("algbw", "(GB/s)", lambda r: f"{r.algbw(side):.2f}"),
             _Column("busbw", "(GB/s)", lambda r: f"{r.busbw(side):.2f}"),
             _Column("faults", "(/call)", lambda r: _faults(r, side)),
@@ -134,6 +186,10 @@ def _overlap_columns(side: str, cores: int) -> list[_Column]:
 
 def _time(side: str, name: str) -> _Column:
     return _Column(name, "(us)", lambda r: _microseconds(r.sides[side].seconds))
+
+
+def _quartiles(side: str) -> _Column:
+    return _Column("q1-q3", "(us)", lambda r: _spread(r, side))
 
 
 def _form(result: Result) -> str:

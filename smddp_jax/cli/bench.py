@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from smddp_jax import bench
+from smddp_jax import bench, report
 from smddp_jax.bench.cases import FORMS, OPS
-from smddp_jax.launch import ALLOCATORS, DEFAULT_ALLOCATOR, Job, run_job
+from smddp_jax.cli.arguments import add_allocator, positive
+from smddp_jax.launch import Job
 
 _SIZES = "4K,1M,16M,64M"
 _OVERLAP_SIZES = "64M"
 _IN_FLIGHT_SIZES = "16K"
+_WIRE_DTYPES = ("float32", "bfloat16", "float16")
+_T = TypeVar("_T")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,24 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
     job.add_argument(
         *("-n", "--processes"),
-        type=_positive,
-        default=1,
+        type=positive,
         metavar="P",
-        help="default: 1",
+        help="of all hosts together (default: 1, or one per host)",
     )
     job.add_argument(
-        *("-d", "--devices"),
-        type=_positive,
+        *("-d", "--devices", "--devices-per-process"),
+        type=positive,
         metavar="D",
         help="CPU devices of each process (default: 8 in one process, 1 in several)",
     )
-    job.add_argument(
-        "--allocator",
-        choices=ALLOCATORS,
-        default=DEFAULT_ALLOCATOR,
-        help="malloc settings for all processes, and so for both sides; "
-        "default: %(default)s",
-    )
+    add_allocator(job)
+    _add_hosts(parser.add_argument_group("hosts of their own"))
     what = parser.add_argument_group("what to reduce")
     what.add_argument(
         "--sizes",
@@ -84,11 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an all-reduce beside independent compute that takes as long",
     )
     kind.add_argument(
-        "--in-flight", type=_positive, metavar="N", help="N steps that nobody waits for"
+        "--in-flight", type=positive, metavar="N", help="N steps that nobody waits for"
     )
     parser.add_argument(
         "--busy",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="devices that compute during --overlap (default: 1)",
@@ -100,45 +97,115 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="XLA's all-reduce beside ours, not at all, or without ours",
     )
     parser.add_argument(
-        "--iterations", type=_positive, metavar="N", help="timed calls of each side"
+        "--iterations", type=positive, metavar="N", help="timed calls of each side"
     )
     parser.add_argument("--warmup", type=int, default=3, metavar="N", help="default: 3")
     parser.add_argument(
         "--markdown", metavar="FILE", help="write the table as Markdown, too"
     )
     parser.add_argument("--json", metavar="FILE", help="write all figures to a file")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="with --hosts: draw time over size beside Gloo and the bound, as .svg or "
+        ".png (needs matplotlib)",
+    )
+
+
+def _add_hosts(group: argparse._ArgumentGroup) -> None:
+    group.description = (
+        "Network namespaces of this machine, with limited links; needs root. Each "
+        "number of reducers and each wire dtype is a job of its own."
+    )
+    group.add_argument(
+        "--hosts", type=positive, metavar="N", help="hosts with workers (2 or more)"
+    )
+    group.add_argument(
+        "--rate",
+        type=_rate,
+        default="1gbit",
+        metavar="RATE",
+        help="of each host's link, each way (default: %(default)s)",
+    )
+    group.add_argument(
+        "--reducers",
+        type=_list_of(_count),
+        default="0",
+        metavar="K,...",
+        help="more hosts, with a dedicated reducer each; 0: workers reduce "
+        "(default: 0)",
+    )
+    group.add_argument(
+        "--wire-dtype",
+        type=_list_of(_wire_dtype),
+        default="float32",
+        metavar="DTYPE,...",
+        help="what float32 is rounded to between hosts: bfloat16, float16, or float32 "
+        "(default) for not at all",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Measures; returns 1 where a result was wrong, or what the ranks returned."""
-    cases = _cases(args)
-    with tempfile.TemporaryDirectory(prefix="smddp-bench-") as folder:
-        listed = Path(folder) / "cases.json"
-        listed.write_text(json.dumps([case.as_dict() for case in cases]))
-        # -P: the package that is installed, not a source tree in the working directory.
-        code = run_job(
-            Job(
-                program=["-P", "-m", "smddp_jax.bench", str(listed), folder],
-                processes=args.processes,
-                devices_per_process=args.devices or (8 if args.processes == 1 else 1),
-                allocator=args.allocator,
-            )
-        )
-        if code:
-            return code
-        ranks = [
-            json.loads((Path(folder) / f"{rank}.json").read_text())
-            for rank in range(args.processes)
-        ]
-    results = [bench.join_ranks(measured) for measured in zip(*ranks, strict=True)]
-    if args.json:
-        about = bench.describe() | {"command": " ".join(["smddp-jax", *sys.argv[1:]])}
-        Path(args.json).write_text(bench.as_json(results, about))
-    if args.markdown:
-        Path(args.markdown).write_text(bench.as_markdown(results, bench.cores()))
+    problem = _problem(args)
+    if problem is not None:
+        print(f"smddp-jax bench: {problem}", file=sys.stderr)
+        return 2
+    processes = args.processes or args.hosts or 1
+    job = Job(
+        program=(),
+        processes=processes,
+        devices_per_process=args.devices or (8 if processes == 1 else 1),
+        allocator=args.allocator,
+    )
+    notes: list[str] = []
+    try:
+        if args.hosts:
+            networks = _networks(args)
+            results, notes = report.measure_on_hosts(_cases(args), job, networks)
+        else:
+            results = report.measure(_cases(args), job)
+    except report.JobFailedError as error:
+        return error.exit_code
+    _write(args, results, notes)
     print(_headline(args, results[0]))
     print(bench.as_text(results, bench.cores()), end="")
+    print(*(f"# {note}\n" for note in notes), sep="", end="")
     return 1 if any(result.wrong for result in results) else 0
+
+
+def _problem(args: argparse.Namespace) -> str | None:
+    if args.hosts is None:
+        return "--plot shows times between hosts: add --hosts" if args.plot else None
+    if args.hosts < 2:
+        return "--hosts 1: between hosts there are 2 or more"
+    if args.overlap or args.in_flight:
+        return "--hosts measures all-reduces only, no --overlap and no --in-flight"
+    if any(args.wire_dtype) and args.dtype != "float32":
+        return f"--wire-dtype rounds float32, and --dtype is {args.dtype}"
+    return None
+
+
+def _networks(args: argparse.Namespace) -> list[bench.Network]:
+    return [
+        bench.Network(args.hosts, reducers, args.rate, wire_dtype)
+        for wire_dtype in args.wire_dtype
+        for reducers in args.reducers
+    ]
+
+
+def _write(
+    args: argparse.Namespace, results: list[bench.Result], notes: list[str]
+) -> None:
+    if args.json:
+        about = bench.describe() | {"command": " ".join(["smddp-jax", *sys.argv[1:]])}
+        Path(args.json).write_text(bench.as_json(results, {**about, "notes": notes}))
+    if args.markdown:
+        page = bench.as_markdown(results, bench.cores())
+        page += "".join(f"- {note}\n" for note in notes)
+        Path(args.markdown).write_text(page)
+    if args.plot:
+        report.plot(results, args.plot)
 
 
 def _cases(args: argparse.Namespace) -> list[bench.Case]:
@@ -153,6 +220,11 @@ def _cases(args: argparse.Namespace) -> list[bench.Case]:
         leaves, default = len(shapes), str(4 * sum(map(math.prod, shapes)))
     plain = kind in ("all_reduce", "tree")
     forms = FORMS if args.form == "both" else (args.form,)
+    iterations = (
+        bench.default_iterations_between_hosts
+        if args.hosts
+        else bench.default_iterations
+    )
     return [
         bench.Case(
             kind=kind,
@@ -163,9 +235,7 @@ def _cases(args: argparse.Namespace) -> list[bench.Case]:
             alias=args.alias,
             peer=args.peer != "none",
             ours=args.peer != "only",
-            iterations=args.in_flight
-            or args.iterations
-            or bench.default_iterations(size),
+            iterations=args.in_flight or args.iterations or iterations(size),
             warmup=args.warmup,
             leaves=leaves,
             busy=args.busy,
@@ -179,20 +249,47 @@ def _headline(args: argparse.Namespace, result: bench.Result) -> str:
     peer = "XLA's rendezvous" if result.processes == 1 else "XLA's Gloo"
     sides = {"xla": f"ours and {peer} in turns", "none": "ours", "only": peer}
     return (
-        f"# smddp-jax bench: {result.processes} processes, {result.ranks} devices, "
-        f"{sides[args.peer]}, medians; allocator: {args.allocator}"
+        f"# smddp-jax bench: {_places(args)}{result.processes} processes, "
+        f"{result.ranks} devices, {sides[args.peer]}, medians; "
+        f"allocator: {args.allocator}"
     )
 
 
-def _sizes(text: str) -> list[int]:
+def _places(args: argparse.Namespace) -> str:
+    return f"{args.hosts} hosts at {args.rate}, " if args.hosts else ""
+
+
+def _list_of(parse: Callable[[str], _T]) -> Callable[[str], list[_T]]:
+    """A parser of such values with commas between them."""
+
+    def parse_all(text: str) -> list[_T]:
+        try:
+            return [parse(part) for part in text.split(",")]
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_all
+
+
+_sizes = _list_of(bench.parse_size)
+
+
+def _rate(text: str) -> str:
     try:
-        return [bench.parse_size(size) for size in text.split(",")]
+        bench.parse_rate(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is no whole number, 0 or more")
+    return int(text)
+
+
+def _wire_dtype(text: str) -> str:
+    """The dtype as `Network` has it."""
+    if text not in _WIRE_DTYPES:
+        raise ValueError(f"{text!r} is none of {', '.join(_WIRE_DTYPES)}")
+    return "" if text == "float32" else text
