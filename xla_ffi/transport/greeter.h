@@ -40,7 +40,9 @@ class Greeter {
     Identity me;         // `lane` is ignored.
     std::string secret;  // Not empty.
     double handshake_seconds = 5.0;
-    int pending = 64;  // Handshakes under way at once; more wait in the kernel's queue.
+    // Handshakes under way at once. More wait in the kernel's queue, until the oldest of
+    // these has had a quarter of a second and gives way.
+    int pending = 64;
   };
   struct Events {
     // Asked when a peer that connected to us has proved the secret. Not ok: it is told
@@ -49,8 +51,9 @@ class Greeter {
     // A connection is ready. `token`: of Connect, or 0 if the peer connected to us. The
     // socket is non-blocking with TCP_NODELAY.
     std::function<void(const Identity& peer, uint64_t token, UniqueFd socket)> on_peer;
-    // Connect's deadline passed, or the peer refused us for good. Names address, reason
-    // and remedy.
+    // Connect's deadline passed, or the peer's admit() refused us for good: with
+    // kInvalidArgument; after any other refusal we try again. Names address, reason and
+    // remedy.
     std::function<void(uint64_t token, const Status& why)> on_failed;
   };
 
@@ -65,10 +68,12 @@ class Greeter {
 
   // Connects to a peer, trying again with growing pauses (0.05 s to 1 s) until it is met
   // or `seconds` have passed. `seconds` <= 0: until Cancel. `name` is for messages:
-  // "rank 3 at 10.0.0.4:4000". Any thread.
+  // "rank 3 at 10.0.0.4:4000". The listener must have the role and process of `expected`,
+  // and its job unless one of them is 0. Any thread, also from an event.
   void Connect(uint64_t token, const std::string& address, const Identity& expected,
                uint32_t lane, const std::string& name, double seconds);
-  // Gives a Connect up; no event follows for it. Any thread but from an event.
+  // Gives a Connect up; no event follows for it, and one that is under way is waited for.
+  // Any thread but from an event, and without a lock that an event takes.
   void Cancel(uint64_t token);
   // Refused connections so far: strangers, other jobs, handshakes that timed out. The
   // first of each kind is logged.

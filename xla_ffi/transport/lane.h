@@ -30,7 +30,7 @@ class Lane {
   // Starts the thread; not before the receiver can take what comes.
   void Start();
 
-  [[nodiscard]] std::unique_lock<std::mutex> Lock() { return std::unique_lock(mutex_); }
+  [[nodiscard]] std::unique_lock<std::mutex> Lock();
   Transport& transport() { return *transport_; }  // With the lock.
 
   // Waits until all is handed to the network; false after `seconds`. Without the lock.
@@ -45,6 +45,7 @@ class Lane {
   const std::function<void()> after_;
   const std::function<void(Status)> failed_;
   std::mutex mutex_;
+  std::atomic<int> wanted_{0};  // Threads in Lock(): the lane's own lets them go first.
   std::unique_ptr<Transport> transport_;
   std::atomic<bool> stopping_{false};
   Thread thread_;

@@ -38,6 +38,11 @@ enum class FrameKind : uint8_t {
 };
 inline constexpr uint8_t kFrameKinds = 15;
 
+// Whether the payload is elements of a segment, which go to where the receiver says.
+constexpr bool IsData(FrameKind kind) {
+  return kind == FrameKind::kPush || kind == FrameKind::kResult;
+}
+
 // Bits of a kPush's `value`.
 inline constexpr uint64_t kPushEmpty = 1;     // I have nothing to add: no payload.
 inline constexpr uint64_t kPushNoResult = 2;  // I need no sum: a kResult without payload.
