@@ -25,6 +25,7 @@ def table(
     arguments: str,
     seconds: float = 240,
     variables: Mapping[str, str] | None = None,
+    plot: Path | None = None,
 ) -> str:
     """One command and its table as Markdown; a failure is told in the table's place."""
     shown = "".join(f"{name}={value} " for name, value in (variables or {}).items())
@@ -32,9 +33,8 @@ def table(
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="smddp-report-") as folder:
         page = Path(folder) / "table.md"
-        outcome = _run(
-            [*arguments.split(), "--markdown", str(page)], seconds, variables
-        )
+        files = ["--markdown", str(page), *(["--plot", str(plot)] if plot else [])]
+        outcome = _run([*arguments.split(), *files], seconds, variables)
         shown_table = page.read_text() if page.exists() else ""
     print(f"{time.monotonic() - start:6.1f} s  {shown}", file=sys.stderr, flush=True)
     return "\n".join(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes every table of RESULTS.md: `python benchmarks/run_all.py [FILE]`.
 
-Takes under eight minutes on two quiet cores. Without a file it prints.
+Takes under twenty minutes on two quiet cores. Without a file it prints. The tables of
+several hosts need root.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import hosts
 import in_flight
+import many_hosts
 import overlap
 import page_faults
 from report import facts, table
@@ -35,6 +38,8 @@ SECTIONS: tuple[tuple[str, Callable[[], str]], ...] = (
             for job in ("", "-n 4 ")
         ),
     ),
+    ("4 hosts at 1 Gbit/s", hosts.study),
+    ("64 workers and 16 reducers", many_hosts.study),
     ("Overlap with compute", overlap.study),
     ("Steps in flight", in_flight.study),
     ("Page faults and allocator settings", page_faults.study),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from smddp_jax import ClusterError, EngineUnavailableError, SmddpError, bench, report
-from smddp_jax.bench import data, measure, programs
+from smddp_jax.bench import data, measure, programs, sockets
 from smddp_jax.launch import Host, namespaces
 from smddp_jax.launch.namespaces import Namespaces
 from smddp_jax.launch.reducers import Reducers
@@ -66,6 +67,7 @@ def measured(
         "ranks": 4,
         "count": 250_000_000,
         "size": 1_000_000_000,
+        "connections": 3,
         "samples": samples,
         "wrong": {side: wrong for side in seconds if side in ("ours", "peer")},
     }
@@ -183,6 +185,18 @@ def test_between_hosts_the_bound_and_the_bytes_stand_beside_the_time() -> None:
     fields = result.as_dict()["network"]
     assert fields["bound"] == pytest.approx(12.5457, rel=1e-4)
     assert fields["worker_bytes"] == pytest.approx(1.5e9)
+
+
+def test_own_connections_are_counted_but_for_the_coordinators() -> None:
+    before = sockets.connections(without="")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            accepted, _ = listener.accept()
+            with accepted:
+                assert sockets.connections(without="") == before + 2
+                assert sockets.connections(without=f"127.0.0.1:{port}") == before + 1
+    assert sockets.connections(without="") == before
 
 
 def test_plot_has_a_line_of_each_network_its_bound_and_gloo(tmp_path: Path) -> None:
@@ -316,6 +330,7 @@ def test_command_measures_between_hosts(tmp_path: Path) -> None:
     assert "# Out of bounds values : 0 OK" in done.stdout
     assert "| Gloo time (us) |" in page.read_text()
     small, large = json.loads(written.read_text())["results"]
+    assert large["connections"] >= 1
     assert (small["network"]["hosts"], large["size"]) == (2, 100 << 10)
     # Between two hosts Gloo, too, sends everything once.
     peer = large["sides"]["peer"]

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from smddp_jax import collectives
+from smddp_jax import _jax_compat, collectives
 from smddp_jax.bench import data, overlap
 from smddp_jax.bench.cases import Case
 from smddp_jax.bench.clock import Program, in_turns
@@ -26,6 +26,7 @@ from smddp_jax.bench.programs import (
     reduction,
 )
 from smddp_jax.bench.resnet import resnet50_shapes, split_leaves
+from smddp_jax.bench.sockets import connections
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def measure(case: Case) -> dict[str, Any]:
         "rank": jax.process_index(),
         "processes": jax.process_count(),
         "ranks": mesh.devices.size,
+        "connections": connections(without=_jax_compat.coordinator_address()),
         **measured,
     }
 

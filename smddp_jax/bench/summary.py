@@ -48,6 +48,7 @@ class Result:
       count: elements per device.
       size: bytes per device.
       sides: by name: `ours`, `peer`, `compute`, and more for an overlap.
+      connections: TCP connections of the process that had most of them, both sides'.
       network: between the hosts, where several were asked for.
     """
 
@@ -57,6 +58,7 @@ class Result:
     count: int
     size: int
     sides: Mapping[str, Side]
+    connections: int = 0
     network: Network | None = None
 
     def algbw(self, side: str) -> float:
@@ -100,6 +102,7 @@ class Result:
             "count": self.count,
             "size": self.size,
             "ratio": self.ratio,
+            "connections": self.connections,
             "sides": {},
         }
         if self.network is not None:
@@ -138,6 +141,7 @@ def join_ranks(
         count=first["count"],
         size=first["size"],
         sides=sides,
+        connections=max(rank["connections"] for rank in measured),
         network=network,
     )
 

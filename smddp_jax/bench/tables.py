@@ -136,6 +136,8 @@ def _network_columns(result: Result) -> list[_Column]:
                 "plan", "(B/NIC)", lambda r: _bytes(_network(r).worker_bytes(r.size))
             ),
         ]
+    if len(result.sides) == 1:  # else there is no telling whose they are
+        columns.append(_Column("conns", "(/process)", lambda r: str(r.connections)))
     return [*columns, _Column("#wrong", "", lambda r: str(r.wrong))]
 
 
