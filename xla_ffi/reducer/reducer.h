@@ -19,6 +19,7 @@
 #include <unordered_map>
 
 #include "base/status.h"
+#include "reducer/slot.h"
 #include "transport/transport.h"
 #include "wire/frame.h"
 
@@ -64,11 +65,29 @@ class Reducer {
 
  private:
   struct Stream;
+  // Where a push belongs; null in `slot` if its epoch is over.
+  struct Place {
+    Stream* stream = nullptr;
+    Slot* slot = nullptr;
+  };
+
+  bool inside_worker() const { return static_cast<bool>(local_done_); }
+  Status CheckClaim(const Stream& stream, int peer, const StreamShape& shape) const;
+  Status Begin(Stream& stream, const FrameHeader& open, const StreamShape& shape);
+  Result<Place> Find(int peer, const FrameHeader& push);
+  Result<Place> Join(int peer, const FrameHeader& push);
+  Status Arrived(const Place& place, const FrameHeader& push, const std::byte* data);
+  Status Finish(Stream& stream, Slot& slot);
+  void SendSums(const Stream& stream, const Slot& slot, const std::byte* sum);
+  bool Leave(Stream& stream, int peer);
+  void Free(Stream& stream);
 
   const size_t staging_limit_;
   Transport& transport_;
   const LocalDone local_done_;
   Counters counters_;
+  std::byte nothing_ = {};  // Where payloads of no bytes go.
+  size_t promised_ = 0;     // What the open streams may come to hold; within the limit.
   std::unordered_map<uint64_t, std::unique_ptr<Stream>> streams_;
 };
 
