@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         size,
     )
     from smddp_jax.collectives import (
+        all_gather,
         broadcast,
         explain,
         install,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         pmean,
         pmin,
         psum,
+        psum_scatter,
         uninstall,
     )
 
@@ -42,6 +44,7 @@ __all__ = [
     "EngineUnavailableError",
     "SettingError",
     "SmddpError",
+    "all_gather",
     "broadcast",
     "explain",
     "init",
@@ -54,6 +57,7 @@ __all__ = [
     "pmean",
     "pmin",
     "psum",
+    "psum_scatter",
     "rank",
     "shutdown",
     "size",

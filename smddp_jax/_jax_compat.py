@@ -222,16 +222,16 @@ def forget_jax_in_forked_child() -> None:
 # --- lowering: primitives, lowering rules, what a rule knows --------------------------
 
 
-class StockReduction(NamedTuple):
-    """One of JAX's own reduction primitives and what it computes."""
+class StockCollective(NamedTuple):
+    """One of JAX's own primitives and what it computes: see `numbering.TARGETS`."""
 
     primitive: Any
     op: str
 
 
 @functools.cache
-def stock_reductions() -> dict[str, StockReduction]:
-    """JAX's all-reduce primitives of this release, by name."""
+def stock_collectives() -> dict[str, StockCollective]:
+    """JAX's primitives of this release that we have an equal of, by name."""
     from jax._src.lax import parallel
 
     known = {
@@ -242,10 +242,15 @@ def stock_reductions() -> dict[str, StockReduction]:
         "unreduced_pmax": "max",
         "pmin": "min",
         "unreduced_pmin": "min",
+        "reduce_scatter": "sum_scatter",
+        "unreduced_reduce_scatter": "sum_scatter",
+        "all_gather": "gather",
+        "all_gather_invariant": "gather",
+        "all_gather_reduced": "gather",
     }
     found = {name: getattr(parallel, f"{name}_p", None) for name in known}
     return {
-        name: StockReduction(primitive, known[name])
+        name: StockCollective(primitive, known[name])
         for name, primitive in found.items()
         if primitive is not None
     }
@@ -305,7 +310,7 @@ def apply_primitive(primitive: Any, *args: Any, **params: Any) -> Any:
 def lower_stock(
     ctx: Any, primitive: Any, aval: Any, out: Any, arg: Any, params: Mapping[str, Any]
 ) -> Any:
-    """Emits what JAX would emit for one reduction; returns its one result."""
+    """Emits what JAX would emit for one collective; returns its one result."""
     inner = ctx.replace(primitive=primitive, avals_in=[aval], avals_out=[out])
     (result,) = stock_rule(primitive)(inner, arg, **params)
     return result
@@ -445,9 +450,25 @@ def custom_call(
     return list(rule(inner, *operands, **attributes))
 
 
-def scalar_type(dtype: Any) -> Any:
-    """The abstract value of a scalar of `dtype`."""
-    return core.ShapedArray((), dtype)
+def move_axis(value: Any, rank: int, source: int, destination: int) -> Any:
+    """Emits a transpose that moves one axis of an array, if it moves at all."""
+    if source == destination:
+        return value
+    order = [axis for axis in range(rank) if axis != source]
+    order.insert(destination, source)
+    return hlo.transpose(value, mlir.dense_int_array(order))
+
+
+def array_type(shape: Sequence[int], dtype: Any) -> Any:
+    """The abstract value of an array."""
+    return core.ShapedArray(tuple(shape), dtype)
+
+
+def is_whole_bytes(dtype: Any) -> bool:
+    """Whether each element is an array's plain bytes: no random key, no int4."""
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        return False
+    return jax.dtypes.itemsize_bits(dtype) % 8 == 0
 
 
 def is_static(shape: Sequence[Any]) -> bool:

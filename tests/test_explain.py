@@ -81,10 +81,12 @@ def test_groups() -> None:
 def test_reasons_for_leaving_a_reduction_to_xla() -> None:
     of = lambda cast: mapped(lambda v: lax.pmax(cast(v), "i"))  # noqa: E731
     assert why(of(lambda v: v > 3), RANKS) == ("XLA", "we don't take max of bool")
+    small = mapped(lambda v: lax.all_gather(v.astype(jnp.int4), "i"), out_specs=P())
+    assert why(small, RANKS) == ("XLA", "we don't take gather of int4")
     one = mapped(
         lambda v: lax.psum(v, "one"), Mesh(DEVICES.reshape(8, 1), ("i", "one"))
     )
-    assert why(one, RANKS) == ("XLA", "groups of one device: nothing to reduce")
+    assert why(one, RANKS) == ("XLA", "groups of one device: nothing to exchange")
     partly = mapped(
         lambda v: lax.psum(v, "x"),
         GRID,
@@ -115,15 +117,29 @@ def test_what_is_not_installed_is_said_to_be_so() -> None:
         smddp_jax.install()
 
 
-def test_other_collectives_are_listed() -> None:
+def test_scatters_and_gathers_are_listed() -> None:
     def f(v):
         return lax.all_gather(v, "i"), lax.psum_scatter(
-            lax.all_gather(v, "i")[:, 0], "i"
+            smddp_jax.all_gather(v, "i")[:, 0], "i"
         )
 
-    table = smddp_jax.explain(mapped(f, out_specs=P()), RANKS)
-    listed = {(row.op, row.count, row.runs) for row in table.rows}
-    assert listed == {("all_gather", 2, "XLA"), ("reduce_scatter", 1, "XLA")}
+    f = mapped(f, out_specs=P())
+    kinds = lambda table: [(r.op, r.bytes, r.count, r.runs) for r in table.rows]  # noqa: E731
+    gathers = ("all_gather", 4, 2, "ours")
+    scatter = ("psum_scatter", 32, 1, "ours")
+    assert kinds(smddp_jax.explain(f, RANKS)) == [gathers, scatter]
+    assert not smddp_jax.explain(f, RANKS, compiled=True).notes
+
+
+def test_other_collectives_are_listed() -> None:
+    f = mapped(lambda v: lax.ppermute(v, "i", [(n, (n + 1) % 8) for n in range(8)]))
+    (row,) = smddp_jax.explain(f, RANKS).rows
+    assert (row.op, row.count, row.runs) == ("collective_permute", 1, "XLA")
+
+
+def test_the_type_that_is_sent_between_hosts_is_shown() -> None:
+    f = mapped(lambda v: smddp_jax.psum(v, "i", wire_dtype="bf16"))
+    assert why(f, RANKS) == ("ours", "within a process, sent as bfloat16 between hosts")
 
 
 def test_reductions_that_the_partitioner_adds_are_announced() -> None:
@@ -132,7 +148,7 @@ def test_reductions_that_the_partitioner_adds_are_announced() -> None:
     square = np.ones((8, 8), np.float32)
     table = smddp_jax.explain(product, square, square)
     assert not table.rows and "may add" in str(table)
-    assert "no reductions" in str(table)
+    assert "no collectives" in str(table)
     table = smddp_jax.explain(product, square, square, compiled=True)
     assert table.notes == ("reductions that XLA's partitioner adds, and runs: 1",)
 

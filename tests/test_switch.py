@@ -60,9 +60,10 @@ def test_our_own_functions_need_no_switch(world: World, uninstalled) -> None:
     world.take(f(world.put(RANKS)))[1].equal([56] * 8)
 
 
-def test_explain_lists_every_reduction(world: World) -> None:
+def test_explain_lists_every_collective(world: World) -> None:
     def step(v):
-        return psum(v), lax.pmax(v.astype(jnp.int32), "i"), lax.all_gather(v, "i")
+        ours = psum(v), lax.pmax(v.astype(jnp.int32), "i"), lax.all_gather(v, "i")
+        return ours, lax.all_to_all(lax.all_gather(v, "i"), "i", 0, 0)
 
     table = smddp_jax.explain(
         world.mapped(step), world.put(np.ones((8, 5), np.float32))
@@ -72,8 +73,10 @@ def test_explain_lists_every_reduction(world: World) -> None:
     assert [(row.op, row.dtype, row.bytes) for row in ours] == [
         ("psum", "float32", 20),
         ("pmax", "int32", 20),
+        ("all_gather", "float32", 20),
     ]
-    assert any(row.op == "all_gather" and row.runs == "XLA" for row in table.rows)
+    assert [row.count for row in ours] == [1, 1, 2]
+    assert any(row.op == "all_to_all" and row.runs == "XLA" for row in table.rows)
     assert "psum" in text and "8 devices" in text
 
 

@@ -62,20 +62,22 @@ class PythonStore : public KeyValueStore {
 };
 
 nb::dict Registrations() {
-  nb::dict handlers;
-  handlers["instantiate"] = nb::capsule(AllReduceInstantiate());
-  handlers["execute"] = nb::capsule(AllReduceExecute());
   nb::dict targets;
-  targets[kAllReduceTarget] = handlers;
+  for (const Target& target : Targets()) {
+    nb::dict handlers;
+    handlers["instantiate"] = nb::capsule(target.instantiate);
+    handlers["execute"] = nb::capsule(CollectiveExecute());
+    targets[target.name] = handlers;
+  }
   return targets;
 }
 
 nb::dict Types() {
   nb::dict type;
-  type["type_id"] = nb::capsule(AllReduceStateId());
-  type["type_info"] = nb::capsule(AllReduceStateInfo());
+  type["type_id"] = nb::capsule(CollectiveStateId());
+  type["type_info"] = nb::capsule(CollectiveStateInfo());
   nb::dict types;
-  types[kAllReduceState] = type;
+  types[kCollectiveState] = type;
   return types;
 }
 

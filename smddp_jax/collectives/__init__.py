@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions over mapped axes, and how `jax.lax`'s become ours."""
+"""Collectives over mapped axes, and how `jax.lax`'s become ours."""
 
 from smddp_jax.collectives.broadcast import broadcast
+from smddp_jax.collectives.calls import alias_results
 from smddp_jax.collectives.explain import Explanation, explain
 from smddp_jax.collectives.lowering import (
-    alias_results,
     install,
     is_installed,
     lowering,
     uninstall,
 )
 from smddp_jax.collectives.psum import pmax, pmean, pmin, psum
+from smddp_jax.collectives.scatter_gather import all_gather, psum_scatter
 
 __all__ = [
     "Explanation",
     "alias_results",
+    "all_gather",
     "broadcast",
     "explain",
     "install",
@@ -24,5 +26,6 @@ __all__ = [
     "pmean",
     "pmin",
     "psum",
+    "psum_scatter",
     "uninstall",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of every reduction in a program: who runs it, and why.
+"""A table of every collective in a program: who runs it, and why.
 
 The program is traced and lowered, never run, and nothing reaches the engine. What our
 rules see is decided as it would be in earnest; JAX's other collectives are found in the
@@ -19,14 +19,11 @@ from typing import Any
 import jax
 
 from smddp_jax._errors import EngineUnavailableError
-from smddp_jax.collectives.lowering import (
-    Reduction,
-    engine,
-    is_active,
-    observe,
-)
+from smddp_jax.collectives.calls import NAMES, Met, engine
+from smddp_jax.collectives.lowering import is_active, observe
 from smddp_jax.collectives.numbering import children
 from smddp_jax.collectives.placement import Groups, Placement
+from smddp_jax.collectives.wire import wire_of
 
 _tokens = itertools.count()
 _COLLECTIVES = frozenset(
@@ -36,15 +33,16 @@ _COLLECTIVES = frozenset(
 # What XLA's partitioner may have to follow with a reduction.
 _CONTRACTIONS = frozenset({"dot_general", "convolution", "reduce", "scatter"})
 _COMPILED_REDUCTION = re.compile(r" (?:all-reduce|reduce-scatter)(?:-start)?\(")
-_NAMES = {"sum": "psum", "max": "pmax", "min": "pmin"}
+# What JAX's own lowering of an operation is called.
+_STOCK = {"sum_scatter": "reduce_scatter", "gather": "all_gather"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One reduction, or several alike.
+    """One collective, or several alike.
 
     Attributes:
-      op: psum, pmax or pmin, or the name of another collective.
+      op: psum, pmax, pmin, psum_scatter, all_gather, or another collective's name.
       dtype: the arrays' type; empty if it isn't known.
       bytes: what one device contributes; None if it isn't known.
       group: who takes part.
@@ -67,7 +65,7 @@ class Explanation:
     """The table; print it, or read `rows`.
 
     Attributes:
-      rows: one for each kind of reduction, in the order of the program.
+      rows: one for each kind of collective, in the order of the program.
       installed: whether `smddp_jax.install()` was in force.
       notes: what the rows can't show.
     """
@@ -96,7 +94,7 @@ class Explanation:
             for line in lines
         ]
         if not self.rows:
-            text = ["no reductions"]
+            text = ["no collectives"]
         state = "is" if self.installed else "is not"
         text += [f"smddp_jax {state} installed", *(f"note: {n}" for n in self.notes)]
         return "\n".join(line.rstrip() for line in text)
@@ -105,7 +103,7 @@ class Explanation:
 def explain(
     f: Callable[..., Any], *args: Any, compiled: bool = False, **kwargs: Any
 ) -> Explanation:
-    """Lists each reduction of `f(*args, **kwargs)`, who runs it and why.
+    """Lists each collective of `f(*args, **kwargs)`, who runs it and why.
 
     Args:
       f: a function, plain or under `jax.jit`, `jax.pmap` or `jax.shard_map`.
@@ -120,21 +118,22 @@ def explain(
     installed = is_active()
     problem = _engine_problem()
     lowerable: Any = f if hasattr(f, "lower") else jax.jit(f)
-    with observe(next(_tokens)) as reductions:
+    with observe(next(_tokens)) as met:
         lowered = lowerable.lower(*args, **kwargs)
-    rows = [_row(reduction, installed, problem) for reduction in reductions]
-    met = _Program(lowered.compiler_ir("stablehlo"))
-    stock = met.collectives
-    stock["all_reduce"] -= sum(len(reduction.avals) for reduction in reductions)
+    rows = [_row(each, installed, problem) for each in met]
+    program = _Program(lowered.compiler_ir("stablehlo"))
+    stock = program.collectives
+    for each in met:
+        stock[_STOCK.get(each.collective.op, "all_reduce")] -= len(each.avals)
     rows += [_stock_row(op, count) for op, count in stock.items() if count > 0]
     notes = []
     if compiled:
-        known = sum(len(r.avals) for r in reductions if _has_partners(r))
-        known += max(0, stock["all_reduce"]) + stock["reduce_scatter"]
+        known = sum(len(each.avals) for each in met if _reduces_with_others(each))
+        known += max(0, stock["all_reduce"]) + max(0, stock["reduce_scatter"])
         added = len(_COMPILED_REDUCTION.findall(lowered.compile().as_text())) - known
         if added > 0:
             notes.append(f"reductions that XLA's partitioner adds, and runs: {added}")
-    elif met.partitioned:
+    elif program.partitioned:
         notes.append(
             "the program computes on sharded arrays outside of shard_map: XLA's "
             "partitioner may add reductions there, and run them; "
@@ -150,22 +149,24 @@ def _engine_problem() -> str | None:
         return str(error)
 
 
-def _row(reduction: Reduction, installed: bool, problem: str | None) -> Row:
-    found = reduction.found
+def _row(met: Met, installed: bool, problem: str | None) -> Row:
+    found, collective = met.found, met.collective
     ours = isinstance(found, Placement)
     why = _over(found) if isinstance(found, Placement) else found.reason
+    if ours and (wire := wire_of(collective.op, collective.wire, met.avals[0].dtype)):
+        why += f", sent as {wire} between hosts"
     if ours and problem is not None:
         ours, why = False, problem
-    elif ours and not (installed or reduction.explicit):
+    elif ours and not (installed or collective.explicit):
         ours, why = False, "not installed: smddp_jax.install() would take it"
-    size = sum(math.prod(a.shape) * a.dtype.itemsize for a in reduction.avals)
-    op = _NAMES[reduction.op]
-    arrays = len(reduction.avals)
+    size = sum(math.prod(a.shape) * a.dtype.itemsize for a in met.avals)
+    op = NAMES[collective.op]
+    arrays = len(met.avals)
     return Row(
         op if arrays == 1 else f"{op} of {arrays} arrays",
-        reduction.avals[0].dtype.name,
+        met.avals[0].dtype.name,
         size,
-        _describe(found.groups, reduction.axes),
+        _describe(found.groups, collective.axes),
         "ours" if ours else "XLA",
         why,
     )
@@ -192,7 +193,7 @@ def _describe(groups: Groups, axes: Iterable[Any]) -> str:
 
 
 def _stock_row(op: str, count: int) -> Row:
-    return Row(op, "", None, "", "XLA", "not a reduction that we take", count)
+    return Row(op, "", None, "", "XLA", "not a collective that we take", count)
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
@@ -204,9 +205,10 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
     return [replace(row, count=count) for row, count in counts.items()]
 
 
-def _has_partners(reduction: Reduction) -> bool:
-    groups = reduction.found.groups
-    return not groups or max(map(len, groups)) > 1
+def _reduces_with_others(met: Met) -> bool:
+    groups = met.found.groups
+    alone = bool(groups) and max(map(len, groups)) == 1
+    return met.collective.op != "gather" and not alone
 
 
 class _Program:

@@ -16,7 +16,14 @@ from typing import Any
 
 from jax.interpreters.mlir import ir
 
-TARGET = "smddp_all_reduce"
+# What a collective computes, and the custom call that does it.
+TARGETS = {
+    "sum": "smddp_all_reduce",
+    "max": "smddp_all_reduce",
+    "min": "smddp_all_reduce",
+    "sum_scatter": "smddp_reduce_scatter",
+    "gather": "smddp_all_gather",
+}
 _CONFIG = "mhlo.backend_config"
 
 
@@ -120,5 +127,5 @@ class _Numbering:
 def _is_ours(op: Any) -> bool:
     return (
         op.name == "stablehlo.custom_call"
-        and op.attributes["call_target_name"].value == TARGET
+        and op.attributes["call_target_name"].value in TARGETS.values()
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides, while a program is lowered, whether we run a reduction and over whom.
+"""Decides, while a program is lowered, whether we run a collective and over whom.
 
 The decision must come out alike in every process of a job, so it looks only at what
 they share: the program, the mesh, and which processes sit on one host.
@@ -23,14 +23,15 @@ _NUMBERS = frozenset(
     "float16 bfloat16 float32 float64".split()
 )
 _COMPLEX = frozenset({"complex64", "complex128"})
+_SUMS = frozenset({"sum", "sum_scatter"})
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The devices of one reduction, as the engine wants to hear of them.
+    """The devices of one collective, as the engine wants to hear of them.
 
     Attributes:
-      groups: who is reduced with whom: global device ids, or positions in the mesh
+      groups: who goes together with whom: global device ids, or positions in the mesh
         where `exported`.
       devices: global ids of the mesh's devices, in order; empty where `exported`.
       processes: the process of each of `devices`.
@@ -45,7 +46,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a reduction is left to XLA, and its groups if it has any."""
+    """Why a collective is left to XLA, and its groups if it has any."""
 
     reason: str
     groups: Groups = ()
@@ -58,7 +59,7 @@ def place(
     axes: Sequence[Hashable],
     axis_index_groups: Groups | None,
 ) -> Placement | Refusal:
-    """Finds the devices that a reduction over named `axes` joins, if we can run it."""
+    """Finds the devices that a collective over named `axes` joins, if we can run it."""
     platforms = _jax_compat.lowering_platforms(ctx)
     if platforms != ("cpu",):
         return Refusal(f"lowered for {', '.join(platforms)}, we take cpu")
@@ -67,7 +68,7 @@ def place(
         return Refusal("not inside shard_map or pmap")
     groups = logical_groups(mesh.axes, axes, axis_index_groups)
     if max(map(len, groups)) == 1:
-        return Refusal("groups of one device: nothing to reduce", groups)
+        return Refusal("groups of one device: nothing to exchange", groups)
     if any(size > 1 and name not in mesh.manual for name, size in mesh.axes):
         return Refusal("mesh is only partly manual", groups)
     for aval in avals:
@@ -107,7 +108,11 @@ def logical_groups(
 
 def _unusable(op: str, aval: Any) -> str | None:
     dtype = aval.dtype.name
-    if dtype not in _NUMBERS and not (op == "sum" and dtype in _COMPLEX):
+    if op == "gather":
+        known = _jax_compat.is_whole_bytes(aval.dtype)
+    else:
+        known = dtype in _NUMBERS or (op in _SUMS and dtype in _COMPLEX)
+    if not known:
         return f"we don't take {op} of {dtype}"
     if not _jax_compat.is_static(aval.shape):
         return "its shape is symbolic"

@@ -17,20 +17,22 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
 from smddp_jax import _jax_compat
-from smddp_jax.collectives.lowering import lower_reduction, own_primitives
+from smddp_jax.collectives.calls import Collective, lower_reduction
+from smddp_jax.collectives.lowering import own_primitives
 
 Transpose = Callable[..., Sequence[Any]]
 
 
 def _define(stock_name: str, transpose: Transpose | None) -> Primitive:
-    stock, op = _jax_compat.stock_reductions()[stock_name]
+    stock, op = _jax_compat.stock_collectives()[stock_name]
     primitive = Primitive(f"smddp_{stock_name}")
     primitive.multiple_results = True
     primitive.def_impl(functools.partial(_jax_compat.apply_primitive, primitive))
 
     @primitive.def_effectful_abstract_eval
     def types(*avals: Any, **params: Any) -> Any:
-        typed = [stock.abstract_eval(aval, **params) for aval in avals]
+        known = _stock_params(params)
+        typed = [stock.abstract_eval(aval, **known) for aval in avals]
         effects = set().union(*(effects for _, effects in typed))
         return [aval for aval, _ in typed], effects
 
@@ -48,6 +50,10 @@ def _define(stock_name: str, transpose: Transpose | None) -> Primitive:
     return primitive
 
 
+def _stock_params(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name != "wire"}
+
+
 def _batch(
     primitive: Primitive,
     stock: Any,
@@ -60,7 +66,7 @@ def _batch(
     axes = params["axes"]
     if axis_data.name not in axes:
         return primitive.bind(*values, **params), dims
-    local = {**params, "axes": (axis_data.name,)}
+    local = {**_stock_params(params), "axes": (axis_data.name,)}
     rule = batching.fancy_primitive_batchers[stock]
     reduced = [
         rule(axis_data, (value,), (dim,), **local)
@@ -115,8 +121,9 @@ def _transpose(
 
 
 def _lower_stock(stock: Any, ctx: Any, *args: Any, **params: Any) -> list[Any]:
+    known = _stock_params(params)
     return [
-        _jax_compat.lower_stock(ctx, stock, aval, out, arg, params)
+        _jax_compat.lower_stock(ctx, stock, aval, out, arg, known)
         for aval, out, arg in zip(ctx.avals_in, ctx.avals_out, args, strict=True)
     ]
 
@@ -127,15 +134,14 @@ def _lower(stock: Any, op: str, ctx: Any, *args: Any, **params: Any) -> list[Any
     by_dtype: dict[Any, list[int]] = {}
     for n, aval in enumerate(ctx.avals_in):
         by_dtype.setdefault(aval.dtype, []).append(n)
+    groups, wire = params.get("axis_index_groups"), params.get("wire")
+    collective = Collective(op, params["axes"], groups, wire, explicit=True)
     for members in by_dtype.values():
         reduced = lower_reduction(
             ctx,
-            op,
+            collective,
             [args[n] for n in members],
             [ctx.avals_out[n] for n in members],
-            params["axes"],
-            params.get("axis_index_groups"),
-            explicit=True,
         )
         if reduced is None:
             inner = ctx.replace(
@@ -152,7 +158,8 @@ def _sum_again(*cotangents: Any, **params: Any) -> Sequence[Any]:
     return psum_p.bind(*cotangents, **params)
 
 
-def _vary(*cotangents: Any, axes: tuple[Any, ...]) -> Sequence[Any]:
+def _vary(*cotangents: Any, axes: tuple[Any, ...], wire: Any) -> Sequence[Any]:
+    del wire  # Nothing is sent.
     return [jax.lax.pcast(cotangent, axes, to="varying") for cotangent in cotangents]
 
 

@@ -18,13 +18,18 @@ from jax import lax
 from smddp_jax import _jax_compat
 from smddp_jax.collectives import primitive
 from smddp_jax.collectives.placement import Groups
+from smddp_jax.collectives.wire import checked_wire
 
 AxisName = Hashable | Sequence[Hashable]
 IndexGroups = Sequence[Sequence[int]]
 
 
 def psum(
-    x: Any, axis_name: AxisName, *, axis_index_groups: IndexGroups | None = None
+    x: Any,
+    axis_name: AxisName,
+    *,
+    axis_index_groups: IndexGroups | None = None,
+    wire_dtype: Any = None,
 ) -> Any:
     """Sums every leaf of `x` over the mapped axis, all of one dtype in one call.
 
@@ -33,21 +38,38 @@ def psum(
       axis_name: the name of the axis, or several names.
       axis_index_groups: positions along the axis that are reduced with each other
         (not in `jax.shard_map` with `check_vma=True`); all of them by default.
+      wire_dtype: "bfloat16" ("bf16") or "float16" ("f16"), or such a dtype, halves what
+        travels between hosts: each host's contribution and the result are rounded,
+        which adds an error of at most u * (sum|x| + |result|), where u is 2**-8 for
+        bfloat16 and 2**-11 for float16, whose range ends at 65504. Nothing changes
+        within a host, or where XLA runs the sum. It is for float32; sums of a 16-bit
+        float may travel as that float. "float32" rounds nothing; None takes the
+        `wire_dtype` of `smddp_jax.init()` for float32 and rounds nothing else.
 
     Returns:
       The tree with each leaf's sum, the same bits on every device of a group.
+
+    Raises:
+      ValueError: a leaf's sum can't be sent as `wire_dtype`.
     """
     kind = primitive.psum_p
     if _jax_compat.checks_varying_axes():
         kind = primitive.psum_invariant_p
-    return _reduce(lax.psum, kind, x, axis_name, axis_index_groups)
+    wire = checked_wire(wire_dtype, x)
+    return _reduce(lax.psum, kind, x, axis_name, axis_index_groups, wire=wire)
 
 
 def pmean(
-    x: Any, axis_name: AxisName, *, axis_index_groups: IndexGroups | None = None
+    x: Any,
+    axis_name: AxisName,
+    *,
+    axis_index_groups: IndexGroups | None = None,
+    wire_dtype: Any = None,
 ) -> Any:
     """The mean over the mapped axis; integers give floats. Arguments as in `psum`."""
-    total = psum(x, axis_name, axis_index_groups=axis_index_groups)
+    total = psum(
+        x, axis_name, axis_index_groups=axis_index_groups, wire_dtype=wire_dtype
+    )
     count = lax.psum(1, axis_name, axis_index_groups=axis_index_groups)
     return jax.tree.map(lambda leaf: leaf / count, total)
 
@@ -72,20 +94,23 @@ def _reduce(
     x: Any,
     axis_name: AxisName,
     axis_index_groups: IndexGroups | None,
+    **options: Any,
 ) -> Any:
-    axes = tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)
+    axes = axes_of(axis_name)
     named, tree = jax.tree_util.tree_flatten_with_path(x)
     leaves = [leaf for _, leaf in named]
-    usual = _is_usual(axes, axis_index_groups)
+    usual = are_usual(axes, axis_index_groups) and (
+        axis_index_groups is None or not _jax_compat.checks_varying_axes()
+    )
     fused = [n for n, leaf in enumerate(leaves) if usual and _is_plain(leaf, axes)]
     # By name, not by place: an OrderedDict's order may differ between processes.
     fused.sort(key=lambda n: jax.tree_util.keystr(named[n][0]))
     results: dict[int, Any] = {}
     if fused:
         operands = [_prepare(kind, leaves[n], axes) for n in fused]
-        params: dict[str, Any] = {"axes": axes}
+        params: dict[str, Any] = {"axes": axes, **options}
         if kind is not primitive.psum_invariant_p:
-            params["axis_index_groups"] = _frozen(axis_index_groups)
+            params["axis_index_groups"] = frozen(axis_index_groups)
         results = dict(zip(fused, kind.bind(*operands, **params), strict=True))
     for n, leaf in enumerate(leaves):
         if n not in results:
@@ -93,7 +118,12 @@ def _reduce(
     return jax.tree.unflatten(tree, [results[n] for n in range(len(leaves))])
 
 
-def _is_usual(axes: tuple[Hashable, ...], groups: IndexGroups | None) -> bool:
+def axes_of(axis_name: AxisName) -> tuple[Hashable, ...]:
+    """One name or several as a tuple."""
+    return tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)
+
+
+def are_usual(axes: tuple[Hashable, ...], groups: IndexGroups | None) -> bool:
     """Whether the axes and groups are such that our primitives take them."""
     if not axes or any(isinstance(axis, int) for axis in axes):
         return False
@@ -102,8 +132,7 @@ def _is_usual(axes: tuple[Hashable, ...], groups: IndexGroups | None) -> bool:
     if groups is None:
         return True
     members = sorted(n for group in groups for n in group)
-    covered = members == list(range(len(members)))
-    return covered and not _jax_compat.checks_varying_axes()
+    return members == list(range(len(members)))
 
 
 def _is_plain(leaf: Any, axes: tuple[Hashable, ...]) -> bool:
@@ -117,5 +146,6 @@ def _prepare(kind: Any, leaf: Any, axes: tuple[Hashable, ...]) -> Any:
     return _jax_compat.make_varying(leaf, axes)
 
 
-def _frozen(groups: IndexGroups | None) -> Groups | None:
+def frozen(groups: IndexGroups | None) -> Groups | None:
+    """Groups that can be a parameter of a primitive."""
     return None if groups is None else tuple(map(tuple, groups))

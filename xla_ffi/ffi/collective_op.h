@@ -12,13 +12,14 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/status.h"
 #include "collective/call.h"
 #include "collective/rendezvous.h"
 #include "comm/group.h"
+#include "ffi/operands.h"
 #include "ffi/registry.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -27,21 +28,13 @@ namespace smddp {
 // The attributes of the custom call, as lowering.py writes them.
 struct CollectiveAttributes {
   int64_t key = 0;
-  int64_t op = 0;
-  bool shared = false;          // The key may stand for several calls of one program.
+  Request request;
   bool exported = false;        // No devices known: groups hold logical partition ids.
   std::vector<int64_t> groups;  // All replica groups, end to end.
   std::vector<int64_t> group_sizes;
   std::vector<int64_t> devices;    // Global ids of the mesh, in logical order.
   std::vector<int64_t> processes;  // The process of each of them.
   std::string label;
-};
-
-// The operands of a collective, as one handler call shows them.
-struct Tensors {
-  DType dtype = DType::kF32;
-  std::vector<size_t> counts;
-  std::vector<std::string> shapes;
 };
 
 class CollectiveOp {
@@ -51,23 +44,20 @@ class CollectiveOp {
   explicit CollectiveOp(CollectiveAttributes attributes);
 
   bool exported() const { return attributes_.exported; }
-  int64_t reduction() const { return attributes_.op; }
   OpInstance& op() { return op_; }
 
   // The group of `member`: a global device id, or a partition id if exported.
   Result<std::shared_ptr<const Group>> GroupOf(int64_t member, const Place& place);
 
-  // The signature of the call's tensors. `describe` gives dtype, element counts and
-  // shapes; it is asked once, since shapes are static in a program.
-  template <typename Describe>
-  Result<std::shared_ptr<const Signature>> SignatureOf(Describe&& describe) {
+  // The signature of the call, as `make(request)` gives it; asked once, since shapes are
+  // static in a program.
+  template <typename Make>
+  Result<std::shared_ptr<const Signature>> SignatureFor(Make&& make) {
     const std::lock_guard lock(mutex_);
     if (!signature_) {
-      auto tensors = describe();
-      SMDDP_RETURN_IF_ERROR(tensors.status());
-      signature_ = std::make_shared<const Signature>(
-          static_cast<ReduceOp>(attributes_.op), tensors->dtype, tensors->counts,
-          tensors->shapes);
+      auto made = make(attributes_.request);
+      SMDDP_RETURN_IF_ERROR(made.status());
+      signature_ = std::make_shared<const Signature>(std::move(*made));
     }
     return signature_;
   }

@@ -5,16 +5,24 @@
 // include this one.
 #pragma once
 
+#include <vector>
+
 namespace smddp {
 
-// Custom call target "smddp_all_reduce". lowering.py writes its attributes.
-inline constexpr char kAllReduceTarget[] = "smddp_all_reduce";
-void* AllReduceInstantiate();
-void* AllReduceExecute();
+// A custom call target and the handler that takes its attributes when a program is
+// loaded. lowering.py writes them; they are the same for all targets.
+struct Target {
+  const char* name;
+  void* instantiate;
+};
+std::vector<Target> Targets();
+
+// Runs a call of any target.
+void* CollectiveExecute();
 
 // The type of the state that instantiation makes: address of its id, and of its info.
-inline constexpr char kAllReduceState[] = "smddp_all_reduce_state";
-void* AllReduceStateId();
-void* AllReduceStateInfo();
+inline constexpr char kCollectiveState[] = "smddp_collective_state";
+void* CollectiveStateId();
+void* CollectiveStateInfo();
 
 }  // namespace smddp
