@@ -9,6 +9,8 @@ rank fails unexpectedly, the test shows every rank's log.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -23,10 +25,23 @@ TESTS = Path(__file__).parent
 PROGRAMS = TESTS / "programs"
 
 
+def _ports() -> Iterator[int]:
+    """Ports that nobody else picks while a job starts: other ones for each process of
+    the test run, and below those that the kernel gives to outgoing connections."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10
+    for n in itertools.count(os.getpid()):
+        yield 10000 + 1000 * worker + n % 1000
+
+
+_candidates = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in itertools.islice(_candidates, 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 def environment(devices: int, extra: Mapping[str, str] | None = None) -> dict[str, str]:
