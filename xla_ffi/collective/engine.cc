@@ -21,6 +21,8 @@ constexpr size_t kInlineHostBytes = size_t{2} << 20;
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr double kBusyTickSeconds = 0.05;
 constexpr double kIdleTickSeconds = 1.0;
+// How long leaving waits for a slow network to take what is left.
+constexpr double kFlushSeconds = 10.0;
 // Every one of these may block in one of XLA's own collectives.
 constexpr size_t kMaxCompletionThreads = 1024;
 
@@ -48,13 +50,12 @@ Engine::Engine(const Settings& settings)
       completions_(Cores(), kMaxCompletionThreads),
       workers_(settings.threads > 0 ? static_cast<size_t>(settings.threads) : Cores()),
       rendezvous_(settings.timeout_seconds),
-      streams_(
-          settings, workers_,
-          [this](std::unique_ptr<Call> call, const Status& status) {
-            const bool on_submitter = call.get() == submitting_;
-            Finish(std::move(call), status, on_submitter);
-          },
-          [this] { WakeProgress(); }) {
+      streams_(settings, workers_,
+               [this](std::unique_ptr<Call> call, const Status& status) {
+                 const bool on_submitter = call.get() == submitting_;
+                 Finish(std::move(call), status, on_submitter);
+               },
+               {[this] { WakeProgress(); }, [this] { GoOn(); }}) {
   progress_thread_ = Thread(
       "smddp-progress", [this] { ProgressLoop(); },
       [this](const Status& status) { Abort(status.message()); });
@@ -65,6 +66,7 @@ Engine::~Engine() {
   stopping_.store(true);
   WakeProgress();
   progress_thread_.Join();
+  if (Network* network = streams_.network()) network->Stop();
 }
 
 Status Engine::Connect(int process, int processes, KeyValueStore& store) {
@@ -72,22 +74,28 @@ Status Engine::Connect(int process, int processes, KeyValueStore& store) {
     return Status(StatusCode::kInvalidArgument,
                   "this process has joined a job before; start a new process");
   }
-  auto mesh = streams_.Meet(process, processes, store);
-  SMDDP_RETURN_IF_ERROR(mesh.status());
+  auto peers = streams_.Meet(process, processes, store);
+  SMDDP_RETURN_IF_ERROR(peers.status());
   {
     const std::lock_guard lock(progress_mutex_);
-    streams_.SetMesh(std::move(*mesh));
+    streams_.SetPeers(std::move(*peers));
     doorbell_.store(&streams_.mesh()->my_page().doorbell);
-    // With more processes than cores, polling keeps those from working for whom we wait.
-    polls_.store(streams_.mesh()->local_processes().size() <= Cores());
+    // Alone on a host there is nobody to see; and with more processes than cores, polling
+    // keeps those from working for whom we wait.
+    const size_t here = streams_.mesh()->local_processes().size();
+    polls_.store(here > 1 && here <= Cores());
   }
   own_doorbell_.Ring();
   return Status();
 }
 
 void Engine::Disconnect(const std::string& reason) {
-  const std::lock_guard lock(progress_mutex_);
-  streams_.Leave(reason);
+  {
+    const std::lock_guard lock(progress_mutex_);
+    streams_.Leave(reason);
+  }
+  // Others may still need sums that are on their way from here.
+  if (Network* network = streams_.network()) network->Leave(reason, kFlushSeconds);
 }
 
 void Engine::Abort(const std::string& reason) {
@@ -106,8 +114,11 @@ bool Engine::Drain(double seconds) {
 }
 
 Engine::Stats Engine::stats() const {
+  Network::Counters wire;
+  if (Network* network = streams_.network()) wire = network->counters();
   const std::lock_guard lock(in_flight_mutex_);
-  return {calls_, bytes_, host_calls_, failed_, in_flight_, streams_.staging_bytes()};
+  return {calls_, bytes_, host_calls_, failed_, in_flight_, streams_.staging_bytes(),
+          wire};
 }
 
 void Engine::AfterForkInChild() {
@@ -223,6 +234,17 @@ void Engine::FailIncomplete(bool all, StatusCode code, const std::string& why) {
     CallBegins();
     Finish(std::move(call), Status(code, text), /*on_submitter=*/false);
   }
+}
+
+void Engine::GoOn() {
+  {
+    const std::unique_lock lock(progress_mutex_, std::try_to_lock);
+    if (lock.owns_lock()) {
+      Progress();
+      return;
+    }
+  }
+  WakeProgress();
 }
 
 void Engine::WakeProgress() {

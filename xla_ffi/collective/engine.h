@@ -56,6 +56,7 @@ class Engine {
     uint64_t failed = 0;
     uint64_t in_flight = 0;
     uint64_t staging_bytes = 0;  // Shared memory that this process provides.
+    Network::Counters network;   // All zero where the job has one host.
   };
   Stats stats() const;
 
@@ -78,6 +79,8 @@ class Engine {
   void Housekeeping();
   bool busy() const;
   void WakeProgress();
+  // Makes progress on this thread unless another does, which is then woken.
+  void GoOn();
 
   const Settings settings_;
   std::atomic<bool> forked_{false};

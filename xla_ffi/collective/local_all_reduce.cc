@@ -150,7 +150,7 @@ void CombineLocal(const Call& call, Range range, void* out, DType type) {
 }
 
 void CombineSources(const Call& call, Range range, std::span<const void* const> sources,
-                    void* out) {
+                    void* out, DType type) {
   const Signature& s = *call.signature;
   const DType partial = PartialType(s.dtype, s.op);
   thread_local std::vector<const void*> inputs;
@@ -161,8 +161,8 @@ void CombineSources(const Call& call, Range range, std::span<const void* const> 
                                         : At(call.local[0].inputs[piece.tensor],
                                              piece.in_tensor.offset, partial);
     }
-    void* const target = At(out, piece.in_range, partial);
-    Reduce(s.op, partial, partial, inputs, std::span(&target, 1), piece.in_tensor.size,
+    void* const target = At(out, piece.in_range, type);
+    Reduce(s.op, partial, type, inputs, std::span(&target, 1), piece.in_tensor.size,
            Store::kCached);
   });
 }

@@ -29,11 +29,11 @@ Store StoreFor(const Call& call);
 void CombineLocal(const Call& call, Range range, void* out, DType type);
 
 // Combines `sources`, arrays of the partial type that each start at the range's start,
-// into `out`, which is such an array too. A null source stands for the argument of the
-// only local device, which must be of the partial type and lie in the space as it is
-// (not in an all-gather).
+// into `out`, an array of `type` (as in CombineLocal). A null source stands for the
+// argument of the only local device, which must be of the partial type and lie in the
+// space as it is (not in an all-gather).
 void CombineSources(const Call& call, Range range, std::span<const void* const> sources,
-                    void* out);
+                    void* out, DType type);
 
 // Combines `sources`, arrays of `type` (as in CombineLocal) that each start at the
 // range's start, into what the local devices get of `range`.

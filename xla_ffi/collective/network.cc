@@ -31,7 +31,9 @@ Network::Network(const Roster& roster, const Settings& settings, Events events)
       reducer_lanes_(settings.reducers.size()),
       reducer_warned_(settings.reducers.size()) {}
 
-Network::~Network() {
+Network::~Network() { Stop(); }
+
+void Network::Stop() {
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
@@ -58,7 +60,8 @@ Status Network::MakeLanes() {
         events_.on_lost(p, "cannot be talked to: " + status.message());
       }
     };
-    auto made = NetworkLane::Make(index, roster_.processes(), settings_, std::move(of_lane));
+    auto made =
+        NetworkLane::Make(index, roster_.processes(), settings_, std::move(of_lane));
     SMDDP_RETURN_IF_ERROR(made.status());
     lanes_.push_back(std::move(*made));
   }
@@ -74,7 +77,8 @@ Result<std::unique_ptr<Network>> Network::Start(const Roster& roster,
     return Status(StatusCode::kInvalidArgument,
                   "SMDDP_WEIGHTS has " + std::to_string(settings.weights.size()) +
                       " numbers; it takes one for each of " +
-                      std::to_string(roster.hosts().size()) + " hosts, then one for each of " +
+                      std::to_string(roster.hosts().size()) +
+                      " hosts, then one for each of " +
                       std::to_string(settings.reducers.size()) + " reducers");
   }
   std::unique_ptr<Network> network(new Network(roster, settings, std::move(events)));
@@ -106,10 +110,13 @@ Status Network::AgreeOnJob(KeyValueStore& store, const Deadline& deadline) {
     return Status();
   }
   const bool all = made.empty();
-  return Status(StatusCode::kMismatch,
-                "SMDDP_SECRET is " + std::string(all ? "set on rank 0 and not" : "not set "
-                "on rank 0 but") + " on rank " + std::to_string(roster_.process()) +
-                    "; give it to all ranks or to none");
+  return Status(StatusCode::kMismatch, "SMDDP_SECRET is " +
+                                           std::string(all ? "set on rank 0 and not"
+                                                           : "not set "
+                                                             "on rank 0 but") +
+                                           " on rank " +
+                                           std::to_string(roster_.process()) +
+                                           "; give it to all ranks or to none");
 }
 
 // Listens on the interface of the job: the one towards the coordinator, or, where that is
@@ -222,8 +229,9 @@ Status Network::Admit(const Identity& peer) const {
     return Status();
   }
   return Status(StatusCode::kInvalidArgument,
-                "rank " + std::to_string(roster_.process()) + " expects no connection of rank " +
-                    std::to_string(process) + " for lane " + std::to_string(peer.lane));
+                "rank " + std::to_string(roster_.process()) +
+                    " expects no connection of rank " + std::to_string(process) +
+                    " for lane " + std::to_string(peer.lane));
 }
 
 void Network::OnPeer(const Identity& peer, uint64_t token, UniqueFd socket) {
@@ -321,7 +329,8 @@ void Network::Leave(const std::string& reason, double seconds) {
   for (auto& lane : lanes_) {
     const auto lock = lane->lane().Lock();
     for (int peer = 0; peer < peers; ++peer) {
-      if (lane->transport().HasPeer(peer)) lane->transport().SendCopy(peer, goodbye, text);
+      if (lane->transport().HasPeer(peer))
+        lane->transport().SendCopy(peer, goodbye, text);
     }
   }
   const Deadline deadline = Deadline::After(seconds);

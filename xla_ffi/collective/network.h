@@ -39,9 +39,9 @@ class Network {
   };
 
   struct Counters {
-    Transport::Counters wire;     // Of all lanes.
-    Reducer::Counters reduced;    // By this process's co-located reducers.
-    uint64_t refused = 0;         // Connections of strangers.
+    Transport::Counters wire;   // Of all lanes.
+    Reducer::Counters reduced;  // By this process's co-located reducers.
+    uint64_t refused = 0;       // Connections of strangers.
   };
 
   // Collective over the processes of the job, which are on several hosts.
@@ -50,6 +50,8 @@ class Network {
                                                 KeyValueStore& store,
                                                 const Deadline& deadline, Events events);
   ~Network();
+  // Ends the threads, after which there are no events. Idempotent.
+  void Stop();
 
   size_t lanes() const { return lanes_.size(); }
   NetworkLane& lane(size_t index) { return *lanes_[index]; }
@@ -101,7 +103,7 @@ class Network {
   std::vector<size_t> reducer_lanes_;  // Connected lanes, by dedicated reducer.
   std::vector<bool> reducer_warned_;
   std::optional<Status> meeting_failed_;
-  bool met_ = false;      // Start() is over.
+  bool met_ = false;  // Start() is over.
   bool leaving_ = false;
 
   std::vector<std::unique_ptr<NetworkLane>> lanes_;

@@ -63,7 +63,8 @@ size_t NetworkStage::SegmentBytes(const Network& network, const Topology& topolo
                                   size_t staging_bytes) {
   const Shares shares =
       BalancedShares(WorkerNics(network, topology), network.ReducerNics());
-  const double largest = *std::max_element(shares.fraction.begin(), shares.fraction.end());
+  const double largest =
+      *std::max_element(shares.fraction.begin(), shares.fraction.end());
   const auto wanted = static_cast<size_t>(
       static_cast<double>(network.shard_bytes() * topology.rails()) / largest);
   const size_t bound = staging_bytes / kGroupsInStaging / kWindow;
@@ -136,8 +137,7 @@ uint64_t NetworkStage::Push(ShardExchange::Segment segment) {
 }
 
 bool NetworkStage::Done(uint64_t number) const {
-  return exchanges_[number % exchanges_.size()]->completed() >
-         number / exchanges_.size();
+  return exchanges_[number % exchanges_.size()]->completed() > number / exchanges_.size();
 }
 
 void NetworkStage::Keep(uint64_t first, uint64_t last) {

@@ -77,8 +77,8 @@ void ShardExchange::OpenStreams(uint64_t first) {
     use.reducer = static_cast<uint32_t>(r);
     use.window = static_cast<uint32_t>(shape_.window);
     // A shard is within one unit of its share; units are at most 16 bytes an element.
-    const auto share =
-        static_cast<size_t>(shares_.fraction[r] * static_cast<double>(shape_.segment_bytes));
+    const auto share = static_cast<size_t>(shares_.fraction[r] *
+                                           static_cast<double>(shape_.segment_bytes));
     use.slot_bytes = std::max(kWholeBytes, share + 2 * kAlignElements * 16);
     use.first = first;
     if (r == OwnReducer()) {
@@ -185,6 +185,8 @@ void ShardExchange::KeepOne(uint64_t index) {
 
 void ShardExchange::Close() {
   closed_ = true;
+  // With all sums here nothing of ours is on its way; sums for the others may be.
+  if (completed() == next_) return;
   transport_.Forget(shape_.stream);
   reducer_.CloseLocal(shape_.stream);
 }

@@ -33,11 +33,11 @@ class ShardExchange {
  public:
   struct Shape {
     uint64_t stream = 0;
-    size_t me = 0;            // Our index among the hosts.
-    std::vector<int> peers;   // Of each host: who talks for it on this rail.
-    int first_reducer = 0;    // Peer number of dedicated reducer 0.
-    size_t window = 0;        // Segments that may be under way.
-    size_t segment_bytes = 0; // The largest contribution.
+    size_t me = 0;                     // Our index among the hosts.
+    std::vector<int> peers;            // Of each host: who talks for it on this rail.
+    int first_reducer = 0;             // Peer number of dedicated reducer 0.
+    size_t window = 0;                 // Segments that may be under way.
+    size_t segment_bytes = 0;          // The largest contribution.
     std::vector<double> worker_nics;   // Relative speeds, by host.
     std::vector<double> reducer_nics;  // Of the dedicated reducers.
 

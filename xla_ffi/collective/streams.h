@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cross-process side of the engine: the mesh of this host's processes and one
-// GroupStream per group that met over it.
+// The cross-process side of the engine: the mesh of this host's processes, the network
+// to other hosts, and one GroupStream per group that met over them.
 //
 // Owned by the engine, whose progress lock guards every method but those marked. The
-// mesh's watcher thread only leaves messages here and rings.
+// mesh's watcher thread and the network's threads only leave messages here and ring.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "collective/call.h"
 #include "collective/group_stream.h"
+#include "collective/network.h"
 #include "collective/workers.h"
 #include "comm/kv_store.h"
 #include "comm/local_mesh.h"
@@ -30,15 +31,27 @@ namespace smddp {
 
 class Streams {
  public:
-  // `wake` rings for the progress thread; any thread calls it.
-  Streams(const Settings& settings, Workers& workers, FinishCall finish,
-          std::function<void()> wake);
+  // Ways to the job's other processes.
+  struct Peers {
+    std::vector<std::string> host_ids;  // By process.
+    std::unique_ptr<LocalMesh> mesh;
+    std::unique_ptr<Network> network;  // Null where the job has one host.
+  };
+  struct Wake {
+    // Rings for the progress thread; any thread calls it.
+    std::function<void()> ring;
+    // Makes progress here and now if nobody does; a network thread calls it, which is
+    // awake already.
+    std::function<void()> go;
+  };
+
+  Streams(const Settings& settings, Workers& workers, FinishCall finish, Wake wake);
 
   // Meets the job's other processes. Without the lock, and before anything else.
-  Result<std::unique_ptr<LocalMesh>> Meet(int process, int processes,
-                                          KeyValueStore& store);
-  void SetMesh(std::unique_ptr<LocalMesh> mesh) { mesh_ = std::move(mesh); }
-  LocalMesh* mesh() const { return mesh_.get(); }
+  Result<Peers> Meet(int process, int processes, KeyValueStore& store);
+  void SetPeers(Peers peers) { peers_ = std::move(peers); }
+  LocalMesh* mesh() const { return peers_.mesh.get(); }
+  Network* network() const { return peers_.network.get(); }
 
   void Add(std::unique_ptr<Call> call);
   // Does what can be done now; returns whether anything was.
@@ -54,22 +67,22 @@ class Streams {
 
  private:
   GroupStream* StreamOf(const std::shared_ptr<const Group>& group);
-  std::string Refusal(const Group& group) const;
+  std::string Refusal() const;
   void HandleLosses();
-  size_t NextSlotBytes(size_t members) const;
+  size_t NextSlotBytes(const GroupStream& stream) const;
   std::optional<BlockOffer> TakeOffer(uint64_t group, int process);
 
   const Settings settings_;
   Workers& workers_;
   const FinishCall finish_;
-  const std::function<void()> wake_;
+  const Wake wake_;
   std::atomic<uint64_t> staging_bytes_{0};
 
   std::mutex messages_mutex_;
   std::map<std::pair<uint64_t, int>, BlockOffer> offers_;
   std::vector<std::pair<int, std::string>> losses_;
 
-  std::unique_ptr<LocalMesh> mesh_;
+  Peers peers_;
   std::string left_;  // Why we are no more in the job.
   std::unordered_map<uint64_t, std::unique_ptr<GroupStream>> streams_;
 };

@@ -125,12 +125,11 @@ Status LocalMesh::Join(UniqueFd listener, const Roster& roster,
     }
     // A stranger that connects and says nothing may not hold up the others for long.
     auto hello = ReceiveRaw(socket->get(), Deadline::After(5.0));
-    const bool known = hello.ok() && hello->first.kind == MeshMessage::Kind::kHello &&
-                       TextOf(hello->first) == roster.mine().nonce &&
-                       hello->first.process > process_ &&
-                       std::binary_search(local_.begin(), local_.end(),
-                                          hello->first.process) &&
-                       !peers_.contains(hello->first.process);
+    const bool known =
+        hello.ok() && hello->first.kind == MeshMessage::Kind::kHello &&
+        TextOf(hello->first) == roster.mine().nonce && hello->first.process > process_ &&
+        std::binary_search(local_.begin(), local_.end(), hello->first.process) &&
+        !peers_.contains(hello->first.process);
     if (!known) {
       LogWarning("refused a local connection that is not of this job");
       continue;

@@ -18,11 +18,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
 #include "comm/roster.h"
-#include "base/deadline.h"
 #include "host/process_page.h"
 #include "host/shared_memory.h"
 

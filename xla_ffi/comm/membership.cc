@@ -43,9 +43,9 @@ void Membership::Connected(size_t reducer) {
 
 Status Membership::Handle(size_t host, const FrameHeader& header,
                           std::span<const std::byte> payload) {
-  const bool to_leader =
-      header.kind == FrameKind::kSuspect || header.kind == FrameKind::kReady ||
-      header.kind == FrameKind::kPrepared;
+  const bool to_leader = header.kind == FrameKind::kSuspect ||
+                         header.kind == FrameKind::kReady ||
+                         header.kind == FrameKind::kPrepared;
   if (to_leader != leads() || host >= hosts_ || (!leads() && host != 0)) {
     return Status(StatusCode::kInvalidArgument,
                   "a membership frame that is not for this host");

@@ -60,7 +60,8 @@ std::map<std::string, std::string> Decode(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const size_t space = line.find(' ');
-    if (space != std::string::npos) fields[line.substr(0, space)] = line.substr(space + 1);
+    if (space != std::string::npos)
+      fields[line.substr(0, space)] = line.substr(space + 1);
   }
   return fields;
 }

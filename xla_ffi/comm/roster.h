@@ -20,7 +20,7 @@ struct Card {
   std::string nonce;      // Names its local socket, and proves to know this card.
   std::string host_id;    // Equal for processes that share memory.
   std::string host_name;  // For messages.
-  std::string address;    // Where the route to the coordinator starts; no port that counts.
+  std::string address;  // Where the route to the coordinator starts; no port that counts.
 };
 
 class Roster {

@@ -26,18 +26,29 @@ Settings SmallSettings() {
   Settings settings;
   settings.timeout_seconds = 30;
   settings.segment_bytes = 4096;  // Many segments on little data.
+  settings.shard_bytes = 2048;
   settings.threads = 2;
   settings.host_id = "test";
   return settings;
 }
 
-// One job: `processes` engines with `devices` devices each.
+// How many of what there is.
+struct Layout {
+  int processes;
+  int devices;    // Of each process.
+  int hosts = 1;  // Which the processes are dealt to in blocks.
+  int lanes = 1;
+};
+
+// One job: an engine per process. Hosts are ids; the network is loopback.
 class Job {
  public:
-  Job(int processes, int devices, Settings settings = SmallSettings())
-      : devices_(devices) {
+  Job(Layout layout, Settings settings = SmallSettings()) : devices_(layout.devices) {
+    const int processes = layout.processes, devices = layout.devices;
     std::vector<Member> members;
     for (int p = 0; p < processes; ++p) {
+      settings.host_id = "host" + std::to_string(p * layout.hosts / processes);
+      settings.connections = layout.lanes;
       engines_.push_back(std::make_unique<Engine>(settings));
       for (int d = 0; d < devices; ++d) members.push_back({Device(p, d), p});
     }
@@ -123,15 +134,10 @@ OpInstance MakeOp(uint64_t key) {
   return op;
 }
 
-struct Layout {
-  int processes;
-  int devices;
-};
-
 class EngineTest : public testing::TestWithParam<Layout> {};
 
 TEST_P(EngineTest, SumsTreesOfManySizes) {
-  Job job(GetParam().processes, GetParam().devices);
+  Job job(GetParam());
   const auto signature_counts = std::vector<std::vector<size_t>>{
       {1}, {0}, {3, 0, 5}, {1023}, {1024, 1}, {40'000}, {17, 30'011, 4096, 2}};
   const int ranks = job.processes() * job.devices();
@@ -168,7 +174,7 @@ TEST_P(EngineTest, SumsTreesOfManySizes) {
 
 // Independent collectives, each process in its own order, all in flight at once.
 TEST_P(EngineTest, MatchesByKeyAndNotByArrival) {
-  Job job(GetParam().processes, GetParam().devices);
+  Job job(GetParam());
   constexpr size_t kOps = 150;  // More than the order log holds.
   const int ranks = job.processes() * job.devices();
   job.EachProcess([&](int p) {
@@ -205,7 +211,7 @@ TEST_P(EngineTest, MatchesByKeyAndNotByArrival) {
 }
 
 TEST_P(EngineTest, RoundsNarrowFloatsOnce) {
-  Job job(GetParam().processes, GetParam().devices);
+  Job job(GetParam());
   job.EachProcess([&](int p) {
     OpInstance op = MakeOp(1);
     const std::vector<size_t> counts = {9000};
@@ -230,10 +236,15 @@ TEST_P(EngineTest, RoundsNarrowFloatsOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, EngineTest,
                          testing::Values(Layout{1, 1}, Layout{1, 8}, Layout{2, 1},
-                                         Layout{2, 4}, Layout{4, 2}),
+                                         Layout{2, 4}, Layout{4, 2}, Layout{2, 1, 2},
+                                         Layout{4, 1, 4}, Layout{4, 2, 2},
+                                         Layout{5, 1, 2}, Layout{3, 2, 3, 2}),
                          [](const auto& info) {
-                           return std::to_string(info.param.processes) + "x" +
-                                  std::to_string(info.param.devices);
+                           const Layout& layout = info.param;
+                           return std::to_string(layout.processes) + "x" +
+                                  std::to_string(layout.devices) + "on" +
+                                  std::to_string(layout.hosts) + "by" +
+                                  std::to_string(layout.lanes);
                          });
 
 // --- failures -----------------------------------------------------------------------
@@ -253,7 +264,7 @@ void ExpectError(Buffers<float>& buffers, StatusCode code, Check&& mentions) {
 using Words = std::vector<std::string>;
 
 TEST(EngineFailureTest, ALostPeerIsNamed) {
-  Job job(2, 2);
+  Job job({2, 2});
   const std::vector<size_t> counts = {100'000};
   OpInstance op = MakeOp(1);
   const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, counts);
@@ -268,7 +279,7 @@ TEST(EngineFailureTest, ALostPeerIsNamed) {
 }
 
 TEST(EngineFailureTest, APeerThatLeavesAfterItsLastStepBreaksNothing) {
-  Job job(2, 1);
+  Job job({2, 1});
   const std::vector<size_t> counts = {200'000};
   const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, counts);
   job.EachProcess([&](int p) {
@@ -286,7 +297,7 @@ TEST(EngineFailureTest, APeerThatLeavesAfterItsLastStepBreaksNothing) {
 }
 
 TEST(EngineFailureTest, UnlikeShapesAreShownOnBothSides) {
-  Job job(2, 1);
+  Job job({2, 1});
   std::vector<std::unique_ptr<Buffers<float>>> buffers;
   std::vector<OpInstance> ops(2, MakeOp(1));
   for (int p = 0; p < 2; ++p) {
@@ -308,7 +319,7 @@ TEST(EngineFailureTest, UnlikeShapesAreShownOnBothSides) {
 // Rank 1 reduces over itself where rank 0 reduces over both, and goes on. Its next
 // step must not be paired with the one that rank 0 waits in.
 TEST(EngineFailureTest, AGroupInsideOneProcessIsNoticedAtTheNextStep) {
-  Job job(2, 1);
+  Job job({2, 1});
   const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, {4});
   std::vector<OpInstance> ops(2, MakeOp(1));
   Buffers<float> of_rank_0(1, {4});
@@ -342,7 +353,7 @@ TEST(EngineFailureTest, AGroupInsideOneProcessIsNoticedAtTheNextStep) {
 TEST(EngineFailureTest, AnAbsentPeerIsNamedAtTheDeadline) {
   Settings settings = SmallSettings();
   settings.timeout_seconds = 0.4;
-  Job job(3, 1, settings);
+  Job job({3, 1}, settings);
   const std::vector<size_t> counts = {10};
   const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, counts);
   std::vector<OpInstance> ops(3, MakeOp(1));
@@ -382,7 +393,7 @@ TEST(EngineFailureTest, ADeviceThatNeverComesIsNamed) {
 }
 
 TEST(EngineFailureTest, AbortEndsAWaitOnBothSides) {
-  Job job(2, 1);
+  Job job({2, 1});
   const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, {4});
   OpInstance op = MakeOp(1);
   Buffers<float> first(1, {4});

@@ -39,8 +39,16 @@ std::vector<std::unique_ptr<Node>> Connect(const std::vector<std::string>& hosts
       events.on_lost = [node](int, std::string) { ++node->lost; };
       Settings mine = settings[i];
       mine.host_id = hosts[i];
-      auto mesh = LocalMesh::Connect(static_cast<int>(i), static_cast<int>(hosts.size()),
-                                     mine, store, Deadline::After(5), std::move(events));
+      const Deadline deadline = Deadline::After(5);
+      const std::string nonce = RandomNonce();
+      auto listener = LocalMesh::Listen(nonce);
+      ASSERT_TRUE(listener.ok()) << listener.status().message();
+      auto roster = Roster::Meet(static_cast<int>(i), static_cast<int>(hosts.size()),
+                                 nonce, mine, store, deadline);
+      node->status = roster.status();
+      if (!roster.ok()) return;
+      auto mesh =
+          LocalMesh::Connect(std::move(*listener), *roster, deadline, std::move(events));
       node->status = mesh.status();
       if (mesh.ok()) node->mesh = std::move(*mesh);
     });
@@ -95,9 +103,9 @@ TEST(LocalMeshTest, NamesTheProcessThatDoesNotCome) {
   MapStore store;
   Settings settings;
   settings.host_id = "a";
-  auto mesh = LocalMesh::Connect(0, 2, settings, store, Deadline::After(0.05), {});
-  EXPECT_EQ(mesh.status().code(), StatusCode::kDeadline);
-  EXPECT_NE(mesh.status().message().find("rank 1"), std::string::npos);
+  auto roster = Roster::Meet(0, 2, RandomNonce(), settings, store, Deadline::After(0.05));
+  EXPECT_EQ(roster.status().code(), StatusCode::kDeadline);
+  EXPECT_NE(roster.status().message().find("rank 1"), std::string::npos);
 }
 
 TEST(GroupTest, OrdersMembersAndProcesses) {
