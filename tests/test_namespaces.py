@@ -202,6 +202,17 @@ def test_a_cut_cable_stops_bytes_until_it_is_healed() -> None:
 
 
 @needs_root
+def test_hosts_need_no_room_in_the_table_of_neighbours_of_all_hosts() -> None:
+    with Namespaces().up(3) as cluster:
+        send(cluster, 1000)
+        command = ["ip", "-n", cluster.name(0), "neigh", "show", "dev", "eth0"]
+        shown = subprocess.run(command, capture_output=True, text=True).stdout
+    known = dict((line.split()[0], line.split()[-1]) for line in shown.splitlines())
+    assert known.keys() >= {cluster.address(1), cluster.address(2)}
+    assert set(known.values()) == {"PERMANENT"}
+
+
+@needs_root
 def test_interfaces_count_bytes() -> None:
     count = 3_000_000
     with Namespaces().up(2) as cluster:

@@ -193,18 +193,36 @@ class Namespaces:
             peer = f"peer name p{host} mtu {mtu} netns {self._switch}"
             lines = [
                 "link set lo up",
-                f"link add eth0 mtu {mtu} type veth {peer}",
+                f"link add eth0 address {_hardware(host)} mtu {mtu} type veth {peer}",
                 f"link add {_NOWHERE} type bridge",
                 f"addr add {self.address(host)}/24 dev eth0",
                 "link set eth0 up",
             ]
-            if Path("/proc/net/if_inet6").exists():
+            if _has_ipv6():
                 lines.append(f"addr add {self.address6(host)}/64 dev eth0 nodad")
-            _batch(self.name(host), lines)
+            _batch(self.name(host), lines + self._neighbours(host))
             self._write_names(host)
         ports = range(self._count)
         lines = [f"link set p{port} master br0" for port in ports]
         _batch(self._switch, lines + [f"link set p{port} up" for port in ports])
+
+    def _neighbours(self, host: int) -> list[str]:
+        """Tells a host the others' hardware addresses.
+
+        The kernel's table of those that it finds out is one for all namespaces, and
+        holds 1024: those of 32 hosts.
+        """
+        lines = []
+        for other in range(self._count):
+            addresses = [self.address(other)]
+            if _has_ipv6():
+                addresses.append(self.address6(other))
+            lines += [
+                f"neigh add {address} lladdr {_hardware(other)} dev eth0 nud permanent"
+                for address in addresses
+                if other != host
+            ]
+        return lines
 
     def _write_names(self, host: int) -> None:
         """Lets a host know the others, and itself by the address that they know.
@@ -245,6 +263,15 @@ def problem() -> str | None:
             return None
     except (NamespacesError, OSError) as error:
         return str(error)
+
+
+def _hardware(host: int) -> str:
+    """A hardware address of the kind that anybody may make up."""
+    return f"02:00:00:00:00:{host + 1:02x}"
+
+
+def _has_ipv6() -> bool:
+    return Path("/proc/net/if_inet6").exists()
 
 
 def _free_name() -> str:
