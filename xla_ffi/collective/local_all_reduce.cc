@@ -86,7 +86,7 @@ void PlaceBlocks(const Call& call, Range range, std::byte* out) {
   };
   ForEachBlock(call, range, [&](const BlockPiece& piece) {
     zeros_until(piece.in_space.offset);
-    std::memcpy(out + (filled - range.offset),
+    std::memcpy(out + (piece.in_space.offset - range.offset),
                 At(piece.device.inputs[0], piece.in_block, DType::kU8),
                 piece.in_space.size);
     filled = piece.in_space.end();
