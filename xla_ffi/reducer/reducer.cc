@@ -16,10 +16,6 @@ constexpr int kNobody = -2;
 // What a buffer costs beside its bytes.
 constexpr size_t kBufferCost = 64;
 
-std::string NameOf(int peer) {
-  return peer == kLocal ? "this process" : "rank " + std::to_string(peer);
-}
-
 Status Refuse(uint64_t stream, uint32_t epoch, const std::string& why) {
   return Status(StatusCode::kMismatch, "stream " + std::to_string(stream) + ", epoch " +
                                            std::to_string(epoch) + ": " + why);
@@ -93,8 +89,7 @@ Status Reducer::Open(int peer, const FrameHeader& open, const StreamShape& shape
     found = streams_.emplace(open.stream, std::move(stream)).first;
   }
   Stream& stream = *found->second;
-  const Status claim = CheckClaim(stream, peer, shape);
-  if (!claim.ok()) return Refuse(open.stream, open.epoch, claim.message());
+  SMDDP_RETURN_IF_ERROR(CheckClaim(stream, peer, open, shape));
   Stream::Host& host = stream.hosts[shape.host];
   host.peer = peer;
   if (open.epoch < stream.epoch) {
@@ -106,31 +101,31 @@ Status Reducer::Open(int peer, const FrameHeader& open, const StreamShape& shape
     SMDDP_RETURN_IF_ERROR(Begin(stream, open, shape));
   } else if (!Alike(shape, stream.shape)) {
     return Refuse(open.stream, open.epoch,
-                  NameOf(peer) + " opens it for " + Describe(shape) +
-                      ", another host did for " + Describe(stream.shape));
+                  "opened for " + Describe(shape) + "; another host opened it for " +
+                      Describe(stream.shape));
   } else if (host.open) {
     return Refuse(open.stream, open.epoch,
-                  NameOf(peer) + " opens it as host " + std::to_string(shape.host) +
-                      " for a second time");
+                  "opened as host " + std::to_string(shape.host) + " for a second time");
   }
   host.open = true;
   return Status();
 }
 
 // A host is the same peer in all epochs, and a peer is one host.
-Status Reducer::CheckClaim(const Stream& stream, int peer,
+Status Reducer::CheckClaim(const Stream& stream, int peer, const FrameHeader& open,
                            const StreamShape& shape) const {
   if (shape.hosts != stream.hosts.size()) {
-    return Status(StatusCode::kMismatch,
-                  NameOf(peer) + " opens it for " + std::to_string(shape.hosts) +
-                      " hosts; it has " + std::to_string(stream.hosts.size()));
+    return Refuse(open.stream, open.epoch,
+                  "opened for " + std::to_string(shape.hosts) + " hosts; it has " +
+                      std::to_string(stream.hosts.size()));
   }
   for (size_t i = 0; i < stream.hosts.size(); ++i) {
     const int other = stream.hosts[i].peer;
     if ((i == shape.host) == (other == peer) || other == kNobody) continue;
-    return Status(StatusCode::kMismatch, NameOf(peer) + " opens it as host " +
-                                             std::to_string(shape.host) + "; host " +
-                                             std::to_string(i) + " is " + NameOf(other));
+    return Refuse(open.stream, open.epoch,
+                  "opened as host " + std::to_string(shape.host) +
+                      (i == shape.host ? ", which another process is"
+                                       : ", and as host " + std::to_string(i)));
   }
   return Status();
 }
@@ -172,18 +167,17 @@ void Reducer::Free(Stream& stream) {
 Result<Reducer::Place> Reducer::Find(int peer, const FrameHeader& push) {
   const auto found = streams_.find(push.stream);
   if (found == streams_.end()) {
-    return Refuse(push.stream, push.epoch, NameOf(peer) + " pushes before it opens it");
+    return Refuse(push.stream, push.epoch, "a push before it is opened");
   }
   Stream& stream = *found->second;
   if (push.from >= stream.hosts.size() || stream.hosts[push.from].peer != peer) {
     return Refuse(push.stream, push.epoch,
-                  NameOf(peer) + " pushes as host " + std::to_string(push.from) +
-                      ", which it did not open it as");
+                  "a push as host " + std::to_string(push.from) +
+                      " by a process that did not open it as that");
   }
   if (push.epoch < stream.epoch) return Place{&stream, nullptr};
   if (push.epoch > stream.epoch || !stream.hosts[push.from].open) {
-    return Refuse(push.stream, push.epoch,
-                  NameOf(peer) + " pushes before it opens this epoch");
+    return Refuse(push.stream, push.epoch, "a push before this epoch is opened");
   }
   return Place{&stream, &stream.SlotOf(push.segment)};
 }
@@ -218,8 +212,7 @@ Status Reducer::Received(int peer, const FrameHeader& push) {
   if (!place.ok()) return place.status();
   if (place->slot == nullptr) return Status();
   if (!place->slot->Joined(push)) {
-    return Refuse(push.stream, push.epoch,
-                  NameOf(peer) + " pushed what was not accepted");
+    return Refuse(push.stream, push.epoch, "a push that was not accepted");
   }
   const std::byte* data = nullptr;
   if (push.payload > 0) {

@@ -45,7 +45,8 @@ class Reducer {
   ~Reducer();
 
   // Frames of a peer. An error means that it breaks the protocol, or asks for more memory
-  // than there is; it names the value and the remedy.
+  // than there is; it names the value and the remedy, and leaves naming the peer to the
+  // caller.
   Status Open(int peer, const FrameHeader& open, const StreamShape& shape);
   // Where to receive the contribution; null if the epoch is over.
   Result<std::byte*> Accept(int peer, const FrameHeader& push);
@@ -72,7 +73,8 @@ class Reducer {
   };
 
   bool inside_worker() const { return static_cast<bool>(local_done_); }
-  Status CheckClaim(const Stream& stream, int peer, const StreamShape& shape) const;
+  Status CheckClaim(const Stream& stream, int peer, const FrameHeader& open,
+                    const StreamShape& shape) const;
   Status Begin(Stream& stream, const FrameHeader& open, const StreamShape& shape);
   Result<Place> Find(int peer, const FrameHeader& push);
   Result<Place> Join(int peer, const FrameHeader& push);
