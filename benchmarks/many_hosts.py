@@ -2,8 +2,8 @@
 """64 workers and 16 reducers, each on a host of its own: `many_hosts.py [N [K]]`.
 
 Prints Markdown. All of them share this machine's cores, so that only results (`#wrong`)
-and connections mean anything. The system's allocator, without huge pages, keeps a
-worker at some 90 MiB. Takes a few minutes.
+and connections mean anything. Takes a few minutes and 200 MiB for each worker, with the
+system's allocator, which does not ask for huge pages.
 """
 
 from __future__ import annotations
