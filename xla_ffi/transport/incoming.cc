@@ -125,8 +125,8 @@ Status Incoming::Judge(const Identity& who, Refusal& kind) const {
   const bool worker = who.role == Identity::Role::kWorker;
   if ((worker && who.process >= who.processes) || who.lane >= who.lanes) {
     return Status(StatusCode::kInvalidArgument,
-                  "says that it is " + Name(who) + ", lane " + std::to_string(who.lane) +
-                      " of " + std::to_string(who.lanes) + ", which cannot be");
+                  "there is no " + Name(who) + " with lane " + std::to_string(who.lane) +
+                      " of " + std::to_string(who.lanes));
   }
   return events_.admit ? events_.admit(who) : Status();
 }

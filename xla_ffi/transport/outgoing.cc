@@ -41,6 +41,14 @@ Outgoing::Outgoing(Target target, const Greeter::Options& options, int epoll)
                                    : Clock::time_point::max()),
       pause_(kFirstPause) {}
 
+Outgoing::~Outgoing() { CloseSocket(); }
+
+void Outgoing::CloseSocket() {
+  // By hand: a child process that holds a copy would keep it watched.
+  if (socket_.valid()) Watch(EPOLL_CTL_DEL, 0);
+  socket_.Reset();
+}
+
 UniqueFd Outgoing::TakeSocket() {
   Watch(EPOLL_CTL_DEL, 0);
   return std::move(socket_);
@@ -138,8 +146,7 @@ void Outgoing::Watch(int operation, uint32_t events) {
 
 void Outgoing::Retry(const Status& why, Clock::time_point now) {
   last_failure_ = why.message();
-  if (socket_.valid()) Watch(EPOLL_CTL_DEL, 0);
-  socket_.Reset();
+  CloseSocket();
   until_ = now + pause_;
   pause_ = std::min<Clock::duration>(2 * pause_, kLongestPause);
 }

@@ -30,12 +30,12 @@ class Outgoing {
 
   // `options` outlives this. The socket is watched with `epoll`, by its descriptor.
   Outgoing(Target target, const Greeter::Options& options, int epoll);
+  ~Outgoing();
 
   // Does what can be done now. Whether it came to an end, good or bad.
   bool Move(Clock::time_point now);
   // When Move is worth a call even if the socket is not ready.
   Clock::time_point next() const;
-  int fd() const { return socket_.get(); }
 
   // After the end:
   const Status& outcome() const { return *outcome_; }
@@ -47,6 +47,7 @@ class Outgoing {
   Status Advance();
   Status CheckListener() const;
   void Watch(int operation, uint32_t events);
+  void CloseSocket();
   void Retry(const Status& why, Clock::time_point now);
   void GiveUp();
 

@@ -40,15 +40,12 @@ TEST(Sha256Test, GivesThePublishedDigests) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-// Lengths around the places where padding starts another block; each digest is that of a
-// text one byte longer, so all must differ.
-TEST(Sha256Test, EveryLengthCounts) {
-  std::string last;
-  for (size_t size : {55, 56, 57, 63, 64, 65, 119, 120, 128}) {
-    const std::string digest = Sha(std::string(size, 'a'));
-    EXPECT_NE(digest, last) << size;
-    last = digest;
-  }
+// Around 56 bytes the padding starts another block.
+TEST(Sha256Test, PadsAtBlockBorders) {
+  EXPECT_EQ(Sha(std::string(55, 'a')),
+            "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
+  EXPECT_EQ(Sha(std::string(56, 'a')),
+            "b35439a4ac6f0948b6d6f9e3c6af0f5f590ce20f1bde7090ef7970686ec6738a");
   EXPECT_EQ(Sha(std::string(64, 'a')),
             "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
 }
