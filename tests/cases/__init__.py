@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of cases: what a psum must do, whoever carries it out.
+"""The table of cases: what a collective must do, whoever carries it out.
 
 Each case is a function of a `World`; its id (B01, ...) is the row of the project's log
 of public bug reports that it comes from. Both the tests of one process and the programs
@@ -42,7 +42,7 @@ def case(row: str, *hows: str, ours: bool = False) -> Callable[[Callable], Calla
 
 def variants() -> list[tuple[Case, str]]:
     """Every case in each of its ways."""
-    from cases import axes, compiling, numbers, shapes, transforms  # noqa: F401
+    from cases import axes, blocks, compiling, numbers, shapes, transforms  # noqa: F401
 
     return [(entry, how) for entry in TABLE for how in entry.hows]
 
