@@ -9,7 +9,8 @@ JAX ?= jax>=0.10
 VENV ?= .venv
 # Set to 1 where missing native tests are a failure and not a remark (as in CI).
 REQUIRE_NATIVE_TESTS ?= 0
-PYTEST_ARGS ?=
+# Most tests wait for processes that they start; a file stays with one worker.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
