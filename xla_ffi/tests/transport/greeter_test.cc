@@ -6,142 +6,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <map>
-#include <mutex>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/deadline.h"
+#include "tests/transport/party.h"
 #include "transport/tcp_socket.h"
 
 namespace smddp {
 namespace {
-
-Identity Worker(uint32_t process, uint64_t job = 5) {
-  return {.process = process, .processes = 4, .lanes = 2, .job = job};
-}
-
-Identity Reducer() { return {.role = Identity::Role::kReducer, .lanes = 2}; }
-
-// A greeter and what happened to it.
-class Party {
- public:
-  struct Met {
-    Identity peer;
-    uint64_t token;
-    UniqueFd socket;
-  };
-
-  explicit Party(const Identity& me, const std::string& address = "127.0.0.1:0",
-                 const std::string& secret = "s3cret", double handshake_seconds = 5,
-                 int pending = 64) {
-    Greeter::Events events;
-    events.admit = [this](const Identity& peer) { return Admit(peer); };
-    events.on_peer = [this](const Identity& peer, uint64_t token, UniqueFd socket) {
-      std::lock_guard lock(mutex_);
-      met_.push_back({peer, token, std::move(socket)});
-      changed_.notify_all();
-    };
-    events.on_failed = [this](uint64_t token, const Status& why) {
-      std::lock_guard lock(mutex_);
-      failed_[token] = why;
-      changed_.notify_all();
-    };
-    auto started = Greeter::Start(*ResolveAddress(address),
-                                  {me, secret, handshake_seconds, pending}, events);
-    EXPECT_TRUE(started.ok()) << started.status().message();
-    greeter_ = std::move(*started);
-  }
-
-  Greeter& greeter() { return *greeter_; }
-  std::string address() const { return greeter_->address().Text(); }
-
-  void Connect(uint64_t token, const std::string& address, const Identity& expected,
-               double seconds = 20, uint32_t lane = 1) {
-    greeter_->Connect(token, address, expected, lane, "rank X at " + address, seconds);
-  }
-
-  void AnswerNext(std::vector<Status> answers) {
-    std::lock_guard lock(mutex_);
-    answers_ = std::move(answers);
-  }
-
-  // The n-th peer that was met; waits for it.
-  Met& Peer(size_t n = 0) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20),
-                                  [&] { return met_.size() > n; }));
-    return met_.at(n);
-  }
-  Status Failure(uint64_t token) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20),
-                                  [&] { return failed_.contains(token); }));
-    return failed_[token];
-  }
-  bool nothing_happened() {
-    std::lock_guard lock(mutex_);
-    return met_.empty() && failed_.empty();
-  }
-  bool Refused(uint64_t count) {
-    const Deadline deadline = Deadline::After(20);
-    while (greeter_->refused() < count && !deadline.Passed()) ::usleep(1000);
-    return greeter_->refused() >= count;
-  }
-
- private:
-  Status Admit(const Identity&) {
-    std::lock_guard lock(mutex_);
-    if (answers_.empty()) return Status();
-    Status next = answers_.front();
-    answers_.erase(answers_.begin());
-    return next;
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Met> met_;
-  std::map<uint64_t, Status> failed_;
-  std::vector<Status> answers_;
-  std::unique_ptr<Greeter> greeter_;
-};
-
-bool Says(const Status& status, const std::string& text) {
-  return status.message().find(text) != std::string::npos;
-}
-
-// A connection by somebody who knows nothing.
-UniqueFd Stranger(const Party& party) {
-  auto socket = BeginConnect(*ResolveAddress(party.address()));
-  EXPECT_TRUE(socket.ok()) << socket.status().message();
-  pollfd wait = {socket->get(), POLLOUT, 0};
-  ::poll(&wait, 1, 5000);
-  return std::move(*socket);
-}
-
-// Reads until the other end closes; what it said.
-std::string ReadToEnd(int socket) {
-  std::string all;
-  const Deadline deadline = Deadline::After(20);
-  while (!deadline.Passed()) {
-    pollfd wait = {socket, POLLIN, 0};
-    ::poll(&wait, 1, 1000);
-    char buffer[512];
-    const ssize_t bytes = ::recv(socket, buffer, sizeof(buffer), MSG_DONTWAIT);
-    if (bytes > 0) all.append(buffer, static_cast<size_t>(bytes));
-    if (bytes == 0 || (bytes < 0 && errno == ECONNRESET)) return all;
-  }
-  ADD_FAILURE() << "was not closed";
-  return all;
-}
 
 class GreeterFamilyTest : public testing::TestWithParam<const char*> {};
 
@@ -200,19 +76,6 @@ TEST(GreeterTest, MeetsManyAtOnceFromBothSides) {
   }
   a.Peer(39);
   b.Peer(39);
-}
-
-TEST(GreeterTest, RefusesAnotherSecretAndSaysNothing) {
-  Party listener(Worker(0));
-  Party stranger(Worker(1), "127.0.0.1:0", "other");
-  stranger.Connect(1, listener.address(), Worker(0), 0.5);
-  const Status why = stranger.Failure(1);
-  EXPECT_EQ(why.code(), StatusCode::kDeadline);
-  EXPECT_TRUE(Says(why, "no connection to rank X at 127.0.0.1:")) << why.message();
-  EXPECT_TRUE(Says(why, "within 0.5 s")) << why.message();
-  EXPECT_TRUE(Says(why, "SMDDP_SECRET")) << why.message();
-  EXPECT_TRUE(listener.Refused(2));  // It tried more than once.
-  EXPECT_TRUE(listener.nothing_happened());
 }
 
 TEST(GreeterTest, RefusesAnotherJobButAReducerTakesAny) {
@@ -313,35 +176,6 @@ TEST(GreeterTest, NothingFollowsACancel) {
   listener.AnswerNext({});
   connector.Connect(1, listener.address(), Worker(0));  // The token may be used again.
   EXPECT_EQ(connector.Peer().token, 1u);
-}
-
-TEST(GreeterTest, StrangersAreClosedAndCounted) {
-  Party listener(Worker(0), "127.0.0.1:0", "s3cret", 0.5);
-  std::mt19937 random(3);
-  std::string noise(1000, '\0');
-  for (char& byte : noise) byte = static_cast<char>(random());
-  const UniqueFd garbage = Stranger(listener);
-  ::send(garbage.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
-  EXPECT_EQ(ReadToEnd(garbage.get()), "");
-  const UniqueFd http = Stranger(listener);
-  ::send(http.get(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
-  EXPECT_EQ(ReadToEnd(http.get()), "");  // Too short to be judged: by its deadline.
-  Stranger(listener).Reset();
-  EXPECT_TRUE(listener.Refused(3));
-  EXPECT_TRUE(listener.nothing_happened());
-}
-
-TEST(GreeterTest, TwoHundredSilentConnectionsKeepNobodyOut) {
-  Party listener(Worker(0), "127.0.0.1:0", "s3cret", 60, 16);
-  std::vector<UniqueFd> silent;
-  for (int i = 0; i < 200; ++i) silent.push_back(Stranger(listener));
-  Party connector(Worker(1));
-  const Deadline deadline = Deadline::After(10);
-  connector.Connect(1, listener.address(), Worker(0));
-  connector.Peer();
-  EXPECT_EQ(listener.Peer().peer.process, 1u);
-  EXPECT_FALSE(deadline.Passed());
-  EXPECT_GT(listener.greeter().refused(), 100u);
 }
 
 TEST(GreeterTest, ATakenPortIsAnErrorThatSaysWhatToDo) {
