@@ -236,7 +236,7 @@ def test_a_job_knows_its_members(tmp_path: Path) -> None:
         outputs = job.succeed(START)
     for rank, output in enumerate(outputs):
         assert f"rank {rank} of 3, local {rank} of 3, devices 2 of 6" in output
-        assert "same host True" in output
+        assert "hosts 1" in output
 
 
 @pytest.mark.ours
@@ -248,7 +248,7 @@ def test_hosts_are_told_apart(tmp_path: Path) -> None:
         outputs = job.succeed(START)
     assert "rank 1 of 3, local 1 of 2" in outputs[1]
     assert "rank 2 of 3, local 0 of 1" in outputs[2]
-    assert all("same host False" in output for output in outputs)
+    assert all("hosts 2" in output for output in outputs)
 
 
 @pytest.mark.ours
@@ -257,7 +257,7 @@ def test_ranks_are_dealt_to_hosts_in_blocks(tmp_path: Path) -> None:
         outputs = job.succeed(START)
     for rank, output in enumerate(outputs):
         assert f"rank {rank} of 4, local {rank % 2} of 2" in output
-        assert "same host False" in output
+        assert "hosts 2" in output
 
 
 @pytest.mark.ours
@@ -327,6 +327,24 @@ def test_weights_and_secrets_must_fit_the_job(monkeypatch) -> None:
     assert "no SMDDP_SECRET" in (problem_between(2, Terms(("h:1",))) or "")
     monkeypatch.setenv("SMDDP_SECRET", SECRET)
     assert problem_between(2, Terms(("h:1",))) is None
+
+
+@pytest.mark.ours
+def test_a_process_that_init_did_not_meet_is_refused() -> None:
+    assert cluster.group_problem([0]) is None
+    assert cluster.group_problem([5, 0]) == (
+        "processes [5] are not among the 1 that init() met"
+    )
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize(("hosts", "where"), [(1, "one host"), (2, "2 hosts")])
+def test_groups_across_hosts_are_ours(tmp_path: Path, hosts: int, where: str) -> None:
+    shape = {"processes": 4, "hosts": hosts, "devices": 2}
+    with run_ranks("explained", **shape, logs=tmp_path) as job:
+        outputs = job.succeed(START)
+    for output in outputs:
+        assert f"psum ours 4 processes of {where}" in output
 
 
 @pytest.mark.ours

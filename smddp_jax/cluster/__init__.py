@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from smddp_jax.cluster.session import (
     current,
     default_wire_dtype,
     engine_problem,
-    host_problem,
+    group_problem,
+    host_count,
     init,
     is_initialized,
     shutdown,
@@ -19,13 +18,13 @@ from smddp_jax.cluster.terms import wire_dtype_name
 __all__ = [
     "default_wire_dtype",
     "engine_problem",
-    "host_problem",
+    "group_problem",
+    "host_count",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
     "rank",
-    "same_host",
     "shutdown",
     "size",
     "wire_dtype_name",
@@ -51,8 +50,3 @@ def local_rank() -> int:
 def local_size() -> int:
     """Number of processes on this host. Raises ClusterError before init()."""
     return len(current().neighbours)
-
-
-def same_host(process_indices: Iterable[int]) -> bool:
-    """Whether all these processes share a host. Raises ClusterError before init()."""
-    return host_problem(process_indices) is None

@@ -156,16 +156,19 @@ def engine_problem() -> str | None:
     return problem
 
 
-def host_problem(process_indices: Iterable[int]) -> str | None:
-    """Says why these processes can't share memory; None when they can."""
+def group_problem(process_indices: Iterable[int]) -> str | None:
+    """Says why the engine can't join these processes; None when it can."""
     session = current()
-    ranks = sorted(set(process_indices))
-    if all(rank == session.rank for rank in ranks):
-        return None
-    hosts = {session.hosts[rank] for rank in ranks if rank < session.size}
-    if len(hosts) > 1:
-        return f"ranks {ranks} are on {len(hosts)} hosts"
+    strangers = sorted(r for r in set(process_indices) if not 0 <= r < session.size)
+    if strangers:
+        return f"processes {strangers} are not among the {session.size} that init() met"
     return None
+
+
+def host_count(process_indices: Iterable[int]) -> int:
+    """On how many hosts these processes are. Raises ClusterError before init()."""
+    session = current()
+    return len({session.hosts[rank] for rank in process_indices})
 
 
 def default_wire_dtype() -> str | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from smddp_jax import cluster
 from smddp_jax._errors import EngineUnavailableError
 from smddp_jax.collectives.calls import NAMES, Met, engine
 from smddp_jax.collectives.lowering import is_active, observe
@@ -176,8 +177,12 @@ def _over(placement: Placement) -> str:
     if placement.exported:
         return "exported: devices are found at run time"
     home = dict(zip(placement.devices, placement.processes, strict=True))
-    together = max(len({home[n] for n in group}) for group in placement.groups)
-    return "within a process" if together == 1 else f"{together} processes of one host"
+    together = max(({home[n] for n in group} for group in placement.groups), key=len)
+    if len(together) == 1:
+        return "within a process"
+    hosts = cluster.host_count(together)
+    where = "one host" if hosts == 1 else f"{hosts} hosts"
+    return f"{len(together)} processes of {where}"
 
 
 def _describe(groups: Groups, axes: Iterable[Any]) -> str:

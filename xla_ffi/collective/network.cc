@@ -2,9 +2,12 @@
 #include "collective/network.h"
 
 #include <algorithm>
+#include <span>
+#include <sstream>
 #include <utility>
 
 #include "base/hash.h"
+#include "base/hmac.h"
 #include "base/log.h"
 
 namespace smddp {
@@ -18,6 +21,16 @@ uint64_t Token(int peer, size_t lane) {
 }
 int PeerOf(uint64_t token) { return static_cast<int>(token / kMaxLanes) - 1; }
 size_t LaneOf(uint64_t token) { return token % kMaxLanes; }
+
+// Tells two secrets apart, and no more.
+std::string Fingerprint(const std::string& secret, const std::string& job) {
+  const auto mac =
+      HmacSha256(std::as_bytes(std::span(secret)), std::as_bytes(std::span(job)));
+  std::ostringstream text;
+  text << std::hex;
+  for (std::byte byte : std::span(mac).first(8)) text << static_cast<int>(byte) << '.';
+  return text.str();
+}
 
 std::string AddressKey(int process) { return "smddp/address/" + std::to_string(process); }
 
@@ -96,27 +109,24 @@ Status Network::AgreeOnJob(KeyValueStore& store, const Deadline& deadline) {
   const std::string key = "smddp/job";
   if (roster_.process() == 0) {
     const std::string job = RandomNonce();
-    secret_ = settings_.secret.empty() ? RandomNonce() + RandomNonce() : settings_.secret;
+    const bool given = !settings_.secret.empty();
+    secret_ = given ? settings_.secret : RandomNonce() + RandomNonce();
     job_ = Hash64().Add(job).value();
-    return store.Set(key, job + " " + (settings_.secret.empty() ? secret_ : ""));
+    return store.Set(
+        key, job + " " + Fingerprint(secret_, job) + " " + (given ? "" : secret_));
   }
   auto text = store.Get(key, deadline);
   SMDDP_RETURN_IF_ERROR(text.status());
-  const size_t space = text->find(' ');
-  job_ = Hash64().Add(std::string_view(*text).substr(0, space)).value();
-  const std::string made = text->substr(space + 1);
-  if (made.empty() != settings_.secret.empty()) {
-    secret_ = made.empty() ? settings_.secret : made;
-    return Status();
-  }
-  const bool all = made.empty();
-  return Status(StatusCode::kMismatch, "SMDDP_SECRET is " +
-                                           std::string(all ? "set on rank 0 and not"
-                                                           : "not set "
-                                                             "on rank 0 but") +
-                                           " on rank " +
-                                           std::to_string(roster_.process()) +
-                                           "; give it to all ranks or to none");
+  std::istringstream fields(*text);
+  std::string job, fingerprint, made;
+  fields >> job >> fingerprint >> made;
+  job_ = Hash64().Add(job).value();
+  secret_ = settings_.secret.empty() ? made : settings_.secret;
+  if (!secret_.empty() && Fingerprint(secret_, job) == fingerprint) return Status();
+  return Status(
+      StatusCode::kMismatch,
+      "SMDDP_SECRET of rank " + std::to_string(roster_.process()) +
+          " is not that of rank 0; give all ranks the same one, or none to any");
 }
 
 // Listens on the interface of the job: the one towards the coordinator, or, where that is
