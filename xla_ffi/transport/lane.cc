@@ -12,7 +12,8 @@ namespace {
 
 // The transport wakes earlier whenever it has something to do.
 constexpr double kIdleSeconds = 1.0;
-constexpr int kMostYields = 64;
+// About what a thread needs to wake up.
+constexpr double kHandoverSeconds = 100e-6;
 
 }  // namespace
 
@@ -40,7 +41,8 @@ void Lane::Run() {
   while (!stopping_) {
     transport_->Wait(kIdleSeconds);
     // A busy lane would take the lock again before one who sleeps on it can wake up.
-    for (int i = 0; i < kMostYields && wanted_ > 0; ++i) std::this_thread::yield();
+    const Deadline patience = Deadline::After(kHandoverSeconds);
+    while (wanted_ > 0 && !patience.Passed()) std::this_thread::yield();
     bool moved = false;
     {
       std::lock_guard lock(mutex_);

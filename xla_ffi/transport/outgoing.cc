@@ -74,8 +74,9 @@ bool Outgoing::Move(Clock::time_point now) {
   }
   if (!socket_.valid() && now >= until_) {
     const Status begun = Begin();
-    until_ = now + Duration(options_.handshake_seconds);
-    if (!begun.ok()) Retry(begun, now);
+    // Looking a name up may have taken long.
+    until_ = Clock::now() + Duration(options_.handshake_seconds);
+    if (!begun.ok()) Retry(begun, Clock::now());
   }
   return false;
 }

@@ -53,6 +53,7 @@ class TcpTransport final : public Transport {
         receiver_(receiver),
         epoll_(std::move(epoll)),
         wake_(std::move(wake)) {}
+  ~TcpTransport() override;
 
   void AddPeer(int peer, UniqueFd socket) override;
   bool HasPeer(int peer) const override { return peers_.contains(peer); }
@@ -92,6 +93,10 @@ class TcpTransport final : public Transport {
   Clock::time_point next_check_ = last_progress_;
   Counters counters_;
 };
+
+TcpTransport::~TcpTransport() {
+  while (!peers_.empty()) Close(*peers_.begin()->second);
+}
 
 Peer* TcpTransport::Find(int id) {
   const auto found = peers_.find(id);

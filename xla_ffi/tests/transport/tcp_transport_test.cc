@@ -241,6 +241,9 @@ TEST_F(TcpTransportTest, WhoBreaksTheProtocolIsDropped) {
 
 TEST_F(TcpTransportTest, TellsAGoodbyeFromADeath) {
   Join();
+  // Data that left never reads makes the kernel reset the connection.
+  const std::string unread = Pattern(50'000, 1);
+  right.transport->SendCopy(kLeft, Header(FrameKind::kPush), Bytes(unread));
   const std::string text = "rank 3 called shutdown()";
   left.transport->SendCopy(kRight, Header(FrameKind::kGoodbye), Bytes(text));
   left.transport->DropPeer(kRight);
@@ -256,6 +259,22 @@ TEST_F(TcpTransportTest, TellsAGoodbyeFromADeath) {
   right.recorder.lost.clear();
   ASSERT_TRUE(Drive({&right}, [&] { return !right.recorder.lost.empty(); }));
   EXPECT_EQ(right.recorder.lost[kLeft], "is gone: its process ended or was killed");
+}
+
+TEST_F(TcpTransportTest, AConnectionEndsEvenIfAChildHoldsACopy) {
+  for (const bool drop : {true, false}) {
+    right.recorder.lost.clear();
+    auto [a, b] = LoopbackPair();
+    const UniqueFd copy(::dup(a.get()));
+    left.transport->AddPeer(kRight, std::move(a));
+    right.transport->AddPeer(kLeft, std::move(b));
+    if (drop) {
+      left.transport->DropPeer(kRight);
+    } else {
+      left.transport.reset();
+    }
+    EXPECT_TRUE(Drive({&right}, [&] { return !right.recorder.lost.empty(); })) << drop;
+  }
 }
 
 TEST_F(TcpTransportTest, SendingToThoseWhoAreGoneIsReportedByProgressOnly) {
