@@ -2,7 +2,7 @@
 """Decides, while a program is lowered, whether we run a collective and over whom.
 
 The decision must come out alike in every process of a job, so it looks only at what
-they share: the program, the mesh, and which processes sit on one host.
+they share: the program, the mesh, and which processes init() met.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _unusable(op: str, aval: Any) -> str | None:
 
 
 def _apart(processes: frozenset[int]) -> str | None:
-    """Why these processes can't share memory, if they can't."""
+    """Why the engine can't join these processes, if it can't."""
     if not cluster.is_initialized():
         return "several processes, and smddp_jax.init() was not called"
-    return cluster.host_problem(processes)
+    return cluster.group_problem(processes)
