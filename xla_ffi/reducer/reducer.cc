@@ -164,19 +164,25 @@ void Reducer::Free(Stream& stream) {
   stream.slots.clear();
 }
 
+// A host whose connection was lost and is back may push until it hears of an epoch that
+// can count on it; so what is not open is no mistake.
 Result<Reducer::Place> Reducer::Find(int peer, const FrameHeader& push) {
   const auto found = streams_.find(push.stream);
-  if (found == streams_.end()) {
-    return Refuse(push.stream, push.epoch, "a push before it is opened");
-  }
+  if (found == streams_.end()) return Place{};
   Stream& stream = *found->second;
-  if (push.from >= stream.hosts.size() || stream.hosts[push.from].peer != peer) {
+  if (push.from >= stream.hosts.size()) {
     return Refuse(push.stream, push.epoch,
-                  "a push as host " + std::to_string(push.from) +
-                      " by a process that did not open it as that");
+                  "a push as host " + std::to_string(push.from) + " of " +
+                      std::to_string(stream.hosts.size()));
   }
-  if (push.epoch < stream.epoch) return Place{&stream, nullptr};
-  if (push.epoch > stream.epoch || !stream.hosts[push.from].open) {
+  const Stream::Host& host = stream.hosts[push.from];
+  if (host.peer == kNobody || push.epoch < stream.epoch) return Place{};
+  if (host.peer != peer) {
+    return Refuse(
+        push.stream, push.epoch,
+        "a push as host " + std::to_string(push.from) + ", which another process is");
+  }
+  if (push.epoch > stream.epoch || !host.open) {
     return Refuse(push.stream, push.epoch, "a push before this epoch is opened");
   }
   return Place{&stream, &stream.SlotOf(push.segment)};

@@ -35,7 +35,7 @@ class Reducer {
     uint64_t segments = 0;       // Summed.
     uint64_t bytes_summed = 0;   // Of contributions.
     double seconds = 0;          // Spent summing.
-    uint64_t stale = 0;          // Frames of an older epoch, thrown away.
+    uint64_t stale = 0;          // Frames of no epoch that is open, thrown away.
     uint64_t staging_bytes = 0;  // Memory in use.
   };
 
@@ -48,7 +48,7 @@ class Reducer {
   // than there is; it names the value and the remedy, and leaves naming the peer to the
   // caller.
   Status Open(int peer, const FrameHeader& open, const StreamShape& shape);
-  // Where to receive the contribution; null if the epoch is over.
+  // Where to receive the contribution; null if its epoch is over, or its stream not open.
   Result<std::byte*> Accept(int peer, const FrameHeader& push);
   Status Received(int peer, const FrameHeader& push);
   // Streams that the peer opened are dropped when all who opened them are gone.
@@ -66,7 +66,7 @@ class Reducer {
 
  private:
   struct Stream;
-  // Where a push belongs; null in `slot` if its epoch is over.
+  // Where a push belongs; null if its epoch is over, or its stream not open.
   struct Place {
     Stream* stream = nullptr;
     Slot* slot = nullptr;

@@ -196,6 +196,21 @@ TEST_F(ReducerTest, ANewEpochVoidsWhatWasUnderWay) {
   EXPECT_EQ(reducer_.counters().segments, 1u);
 }
 
+TEST_F(ReducerTest, PushesThatNobodyWaitsForAreThrownAway) {
+  auto users = UsersOf(7, 2);
+  const Bytes one = BytesOf<float>({1});
+  // The reducer was restarted.
+  ASSERT_OK(users[0].Push(reducer_, 3, one));
+  ASSERT_OK(users[0].Open(reducer_));
+  ASSERT_OK(users[1].Push(reducer_, 3, one));
+  // The connection was lost, and is back.
+  reducer_.PeerLost(10);
+  ASSERT_OK(users[1].Open(reducer_));
+  ASSERT_OK(users[0].Push(reducer_, 3, one));
+  EXPECT_EQ(reducer_.counters().stale, 3u);
+  EXPECT_EQ(reducer_.counters().staging_bytes, 0u);
+}
+
 TEST_F(ReducerTest, AHostMayBeLateByAWholeEpoch) {
   auto users = UsersOf(7, 2);
   users[0].epoch = 1;
@@ -248,18 +263,15 @@ TEST_F(ReducerTest, OpeningIsChecked) {
 TEST_F(ReducerTest, PushesAreChecked) {
   auto users = UsersOf(7, 2);
   const Bytes one = BytesOf<float>({1});
-  EXPECT_REFUSED(users[0].Push(reducer_, 0, one), "a push before it is opened");
-  ASSERT_OK(users[0].Open(reducer_));
-  EXPECT_REFUSED(users[1].Push(reducer_, 0, one), "a push as host 1");
-  ASSERT_OK(users[1].Open(reducer_));
+  OpenAll(users);
 
   const auto refused = [&](auto change, const char* part) {
     FrameHeader push = users[1].PushFrame(0, one);
     change(push);
     EXPECT_REFUSED(reducer_.Accept(11, push).status(), part);
   };
-  refused([](FrameHeader& p) { p.from = 0; }, "a push as host 0");
-  refused([](FrameHeader& p) { p.from = 2; }, "a push as host 2");
+  refused([](FrameHeader& p) { p.from = 0; }, "a push as host 0, which another");
+  refused([](FrameHeader& p) { p.from = 2; }, "a push as host 2 of 2");
   refused([](FrameHeader& p) { p.epoch = 1; }, "before this epoch is opened");
   refused([](FrameHeader& p) { p.value = 4; }, "unknown flags 4");
   refused([](FrameHeader& p) { p.payload = 0; }, "0 bytes of float32");

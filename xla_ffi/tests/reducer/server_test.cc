@@ -268,11 +268,14 @@ TEST(ReducerServerTest, AJobThatGoesWrongIsToldAndNotLetInAgain) {
   }
   Worker next(*server, Rank(0, 2));
   next.MeetAll();
-  next.Push(UsersOf(7, 2)[0], 0, BytesOf<float>({1}));
+  StreamUser stranger = UsersOf(7, 2)[0];
+  next.Open(stranger);
+  stranger.shape.host = 9;
+  next.Push(stranger, 0, BytesOf<float>({1}));
   next.Farewell();
   ASSERT_TRUE(Soon([&] { return server->stats().jobs == 2; }));
   next.Call(0);
-  EXPECT_REFUSED(next.Meet(0), "a push before it is opened");
+  EXPECT_REFUSED(next.Meet(0), "a push as host 9 of 2");
 }
 
 TEST(ReducerServerTest, ALostWorkerLeavesTheOthers) {
