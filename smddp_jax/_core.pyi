@@ -130,3 +130,22 @@ def balanced_shares(worker_nics: Sequence[float], reducer_nics: Sequence[float])
 
 def instruction_set() -> str:
     """"avx512", "avx2" or "generic"."""
+
+class ReducerServer:
+    """A dedicated reducer; see cli/reducer.py."""
+
+    def __init__(self, listen: str, secret: str, threads: int, staging_bytes: int, once: bool, silence_seconds: float) -> None:
+        """Listens and serves, on threads of its own. Raises RuntimeError."""
+
+    @property
+    def address(self) -> str:
+        """host:port where it listens."""
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended; waits for that."""
+
+    def stop(self) -> None:
+        """Tells the workers and ends; returns at once."""
+
+    def stats(self) -> dict[str, float]:
+        """Counters of all jobs so far, and of the process."""

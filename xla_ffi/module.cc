@@ -6,7 +6,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,8 @@
 #include "ffi/handlers_cpu.h"
 #include "ffi/interrupts.h"
 #include "ffi/registry.h"
+#include "module_reducer.h"
+#include "module_status.h"
 #include "plan/shares.h"
 #include "reduce/reduce.h"
 
@@ -24,11 +25,6 @@ using namespace nb::literals;
 
 namespace smddp {
 namespace {
-
-// The one place where a Status becomes a Python exception.
-void ThrowIfError(const Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.message());
-}
 
 // JAX's key-value store, reached through two Python callables. Used without the GIL.
 class PythonStore : public KeyValueStore {
@@ -183,4 +179,5 @@ NB_MODULE(_core, m) {
       "Share of each dedicated reducer, then of each worker host; and seconds per byte.");
   m.def("instruction_set", &smddp::ReduceInstructionSet,
         "\"avx512\", \"avx2\" or \"generic\".");
+  smddp::DefineReducerServer(m);
 }

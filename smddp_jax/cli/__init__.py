@@ -18,6 +18,7 @@ from smddp_jax._errors import SmddpError
 COMMANDS = {
     "run": "start a program on several processes of this host",
     "bench": "time all-reduces, ours beside XLA's",
+    "reducer": "sum for the workers of a job, on a host of its own",
     "env": "list the settings",
 }
 

@@ -3,7 +3,7 @@
 //
 // Plain values, owned by whoever holds them and safe to copy between threads.
 // They cross threads and hot paths instead of exceptions; `ffi/` turns them into
-// `ffi::Error`, `module.cc` into Python exceptions, each in one place.
+// `ffi::Error`, `module_status.h` into Python exceptions, each in one place.
 #pragma once
 
 #include <optional>
