@@ -184,7 +184,15 @@ def test_peers_with_another_secret_are_refused(tmp_path: Path) -> None:
     options = {"hosts": 2, "env": env, "env_of": env_of, "logs": tmp_path}
     with run_ranks("queued", 1, 4, "check", **options) as job:
         job.until_ended(60)
+    assert all(rank.code not in (0, None) for rank in job.ranks), job.logs()
+    assert "SMDDP_SECRET" in job.logs()
+    assert "the secret of" not in job.logs()
+
+
+def test_weights_must_fit_the_hosts(tmp_path: Path) -> None:
+    options = {"hosts": 2, "env": {"SMDDP_WEIGHTS": "1,1,2"}, "logs": tmp_path}
+    with run_ranks("queued", 1, 4, "check", **options) as job:
+        job.until_ended(60)
     for rank in job.ranks:
         assert rank.code not in (0, None), job.logs()
-        assert "SMDDP_SECRET" in rank.output()
-        assert "the secret of" not in rank.output()
+        assert "SMDDP_WEIGHTS has 3 numbers" in rank.output()

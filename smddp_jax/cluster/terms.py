@@ -70,17 +70,9 @@ def wire_dtype_name(wire_dtype: Any) -> str | None:
 
 
 def problem_between(hosts: int, terms: Terms) -> str | None:
-    """What is wrong with the settings for this many hosts; alike on every rank."""
-    if hosts == 1:
-        return None
-    count, weights = len(terms.reducers), _env.get("SMDDP_WEIGHTS")
-    if weights and len(weights) != hosts + count:
-        return (
-            f"SMDDP_WEIGHTS has {len(weights)} numbers for {hosts} hosts and {count} "
-            "reducers: give one for each host in rank order, then one for each "
-            "reducer, or unset it"
-        )
-    if count and not _env.get("SMDDP_SECRET"):
+    """What is wrong with the terms for this many hosts; alike on every rank."""
+    count = len(terms.reducers)
+    if hosts > 1 and count and not _env.get("SMDDP_SECRET"):
         return (
             f"{count} reducers are given and no SMDDP_SECRET, which they can learn "
             "from nobody else: set the same one for them and for every process"
