@@ -10,6 +10,7 @@ import functools
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from ranks import run_ranks
 from world import HOWS, World
 
 pytestmark = pytest.mark.ours
@@ -290,3 +292,23 @@ def test_derivatives_keep_the_wire_type() -> None:
         f = lambda v, g=function: jnp.sum(jnp.sin(g(v, "i", wire_dtype="bf16")))  # noqa: E731
         found = wires(lower(world, jax.grad(f), np.ones((8, 8), np.float32)))
         assert found == ([BF16] * 2 if function is smddp_jax.psum else [BF16, NONE])
+
+
+@pytest.mark.parametrize("default", ["", "bfloat16"])
+@pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2)])
+def test_between_hosts_errors_stay_in_their_bound(
+    tmp_path: Path, processes: int, devices: int, default: str
+) -> None:
+    env = {"SMDDP_WIRE_DTYPE": default} if default else {}
+    shape = {"hosts": 2, "processes": processes, "devices": devices}
+    with run_ranks("wires", **shape, env=env, logs=tmp_path) as job:
+        assert all("CLOSE" in output for output in job.succeed(120))
+
+
+def test_ranks_that_ask_for_unlike_wire_types_are_told(tmp_path: Path) -> None:
+    options = {"hosts": 2, "devices": 4, "env": {"SMDDP_TIMEOUT": "10"}}
+    with run_ranks("wires", "disagree", **options, logs=tmp_path) as job:
+        for output in job.succeed(60):
+            assert "REFUSED" in output
+            for words in ("as bfloat16 on the wire", "as float16 on the wire"):
+                assert words in output

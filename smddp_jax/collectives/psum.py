@@ -41,10 +41,11 @@ def psum(
       wire_dtype: "bfloat16" ("bf16") or "float16" ("f16"), or such a dtype, halves what
         travels between hosts: each host's contribution and the result are rounded,
         which adds an error of at most u * (sum|x| + |result|), where u is 2**-8 for
-        bfloat16 and 2**-11 for float16, whose range ends at 65504. Nothing changes
-        within a host, or where XLA runs the sum. It is for float32; sums of a 16-bit
-        float may travel as that float. "float32" rounds nothing; None takes the
-        `wire_dtype` of `smddp_jax.init()` for float32 and rounds nothing else.
+        bfloat16 and 2**-11 for float16, whose range ends at 65504 and whose precision
+        falls below 6e-5. Nothing changes within a host, or where XLA runs the sum. It
+        is for float32; sums of a 16-bit float may travel as that float. "float32"
+        rounds nothing; None takes the `wire_dtype` of `smddp_jax.init()` for float32
+        and rounds nothing else.
 
     Returns:
       The tree with each leaf's sum, the same bits on every device of a group.
