@@ -318,24 +318,65 @@ def test_command_prints_a_table_and_writes_json(processes: int, tmp_path: Path) 
 
 
 @needs_hosts
+@pytest.mark.timeout(300)
 def test_command_measures_between_hosts(tmp_path: Path) -> None:
-    written, page = tmp_path / "bench.json", tmp_path / "bench.md"
+    written, page, drawn = (
+        tmp_path / f"bench.{kind}" for kind in ("json", "md", "svg")
+    )
     done = run_bench(
-        *("--hosts", "2", "--rate", "2gbit", "--sizes", "4K,100K"),
-        *("--iterations", "3", "--peer", "only"),
-        *("--json", str(written), "--markdown", str(page)),
+        *("--hosts", "2", "--rate", "2gbit", "--sizes", "100K,1M"),
+        *("--wire-dtype", "bfloat16", "--iterations", "3"),
+        *("--json", str(written), "--markdown", str(page), "--plot", str(drawn)),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 hosts at 2gbit, 2 processes" in done.stdout
     assert "# Out of bounds values : 0 OK" in done.stdout
     assert "| Gloo time (us) |" in page.read_text()
-    small, large = json.loads(written.read_text())["results"]
-    assert large["connections"] >= 1
-    assert (small["network"]["hosts"], large["size"]) == (2, 100 << 10)
-    # Between two hosts Gloo, too, sends everything once.
-    peer = large["sides"]["peer"]
-    assert peer["sent_bytes"] == pytest.approx(100 << 10, rel=0.2)
-    assert peer["received_bytes"] == pytest.approx(100 << 10, rel=0.2)
+    assert "co-located reducers, bfloat16 wire" in drawn.read_text()
+    results = json.loads(written.read_text())["results"]
+    assert [result["size"] for result in results] == [100 << 10, 1 << 20]
+    for result in results:
+        # Between two hosts each side sends everything once, ours in half the bytes.
+        ours, peer = result["sides"]["ours"], result["sides"]["peer"]
+        planned = result["network"]["worker_bytes"]
+        assert planned == pytest.approx(result["size"] / 2)
+        assert ours["wrong"] == peer["wrong"] == 0
+        if result["size"] == 1 << 20:
+            assert ours["sent_bytes"] == pytest.approx(planned, rel=0.1)
+            assert ours["received_bytes"] == pytest.approx(planned, rel=0.1)
+            assert peer["sent_bytes"] == pytest.approx(result["size"], rel=0.1)
+
+
+@needs_hosts
+def test_each_number_of_reducers_is_measured_and_each_reducer_has_a_line(
+    tmp_path: Path,
+) -> None:
+    written = tmp_path / "bench.json"
+    done = run_bench(
+        *("--hosts", "2", "--reducers", "0,1", "--sizes", "1M", "--iterations", "3"),
+        *("--peer", "none", "--json", str(written)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# reducer 1 of 1, wire float32: received 0." in done.stdout
+    without, one = json.loads(written.read_text())["results"]
+    assert (without["network"]["reducers"], one["network"]["reducers"]) == (0, 1)
+    for result in (without, one):
+        sent = result["sides"]["ours"]["sent_bytes"]
+        assert sent == pytest.approx(result["network"]["worker_bytes"], rel=0.1)
+    # To the other worker's host, and to the reducer's, too.
+    assert one["connections"] > without["connections"]
+
+
+@needs_hosts
+def test_connections_are_shown_where_one_side_runs() -> None:
+    done = run_bench(
+        *("--hosts", "2", "--sizes", "4K", "--iterations", "2", "--peer", "only")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, table = done.stdout.split("# smddp-jax bench: ")
+    rows = [line.split() for line in table.splitlines()]
+    assert rows[1][-2:] == ["conns", "#wrong"]
+    assert int(rows[3][-2]) >= 1
 
 
 @needs_hosts
