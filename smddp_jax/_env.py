@@ -337,18 +337,18 @@ def is_secret(name: str) -> bool:
     return name in _BY_NAME and _BY_NAME[name].secret
 
 
-def as_markdown(environment: Mapping[str, str] | None = None) -> str:
+def as_markdown(*, here: bool = False) -> str:
     """The table of settings for the documentation.
 
     Args:
-      environment: where given, a column tells what is set there.
+      here: whether a column tells what is set in this process.
     """
     columns = ["variable", "value", "default", "meaning"]
     rows = [[f"`{s.name}`", s.form, _shown_default(s) or "-", s.doc] for s in SETTINGS]
-    if environment is not None:
+    if here:
         columns.append("here")
         for row, setting in zip(rows, SETTINGS, strict=True):
-            row.append(_shown_here(setting, environment))
+            row.append(_shown_here(setting))
     rows = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -357,8 +357,8 @@ def _shown_default(setting: Setting) -> str:
     return "" if setting.default in (None, "", ()) else str(setting.default)
 
 
-def _shown_here(setting: Setting, environment: Mapping[str, str]) -> str:
-    text = environment.get(setting.name)
+def _shown_here(setting: Setting) -> str:
+    text = os.environ.get(setting.name)
     if not text:
         return "unset"
     return "set" if setting.secret else text

@@ -176,11 +176,14 @@ def test_lists_and_dtypes_are_read(name, text, value) -> None:
     assert _env.get(name, {name: text}) == value
 
 
-def test_the_secret_is_never_shown() -> None:
+def test_the_secret_is_never_shown(monkeypatch) -> None:
     with pytest.raises(SettingError, match="16 characters") as caught:
         _env.get("SMDDP_SECRET", {"SMDDP_SECRET": "short one"})
     assert "short one" not in str(caught.value)
-    here = _env.as_markdown({"SMDDP_SECRET": SECRET, "SMDDP_INTERFACE": "eth7"})
+    monkeypatch.setenv("SMDDP_SECRET", SECRET)
+    monkeypatch.setenv("SMDDP_INTERFACE", "eth7")
+    monkeypatch.delenv("SMDDP_PORT", raising=False)
+    here = _env.as_markdown(here=True)
     assert SECRET not in here
     assert re.search(r"`SMDDP_SECRET`.* set \|$", here, re.MULTILINE)
     assert re.search(r"`SMDDP_INTERFACE`.* eth7 \|$", here, re.MULTILINE)

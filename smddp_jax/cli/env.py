@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from smddp_jax import _env
 
@@ -15,5 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table."""
-    print(_env.as_markdown(os.environ), end="")
+    print(_env.as_markdown(here=True), end="")
     return 0
