@@ -6,6 +6,13 @@
 #include "transport/tcp_transport.h"
 
 namespace smddp {
+namespace {
+
+std::string TextOf(std::span<const std::byte> bytes) {
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+}  // namespace
 
 NetworkLane::NetworkLane(int processes, Events events)
     : processes_(processes), events_(std::move(events)) {}
@@ -65,7 +72,10 @@ Status NetworkLane::Received(int peer, const FrameHeader& header,
                              std::span<const std::byte> control) {
   switch (header.kind) {
     case FrameKind::kHeartbeat:
+      return Status();
     case FrameKind::kGoodbye:
+      // Its connection stays until its process ends: it may still send sums.
+      if (peer < processes_) events_.on_lost(peer, "left the job: " + TextOf(control));
       return Status();
     case FrameKind::kOpen: {
       auto shape = DecodeShape(control);
@@ -87,9 +97,8 @@ Status NetworkLane::Received(int peer, const FrameHeader& header,
       if (peer >= processes_) {
         return Status(StatusCode::kInvalidArgument, "a reducer sent a worker's frame");
       }
-      const auto* text = reinterpret_cast<const char*>(control.data());
-      events_.on_mail(header.stream, {header.kind, peer, header.segment, header.value,
-                                      std::string(text, control.size())});
+      events_.on_mail(header.stream,
+                      {header.kind, peer, header.segment, header.value, TextOf(control)});
       return Status();
     }
   }

@@ -75,7 +75,9 @@ void ShardExchange::OpenStreams(uint64_t first) {
     use.hosts = static_cast<uint32_t>(shape_.hosts());
     use.host = static_cast<uint32_t>(shape_.me);
     use.reducer = static_cast<uint32_t>(r);
-    use.window = static_cast<uint32_t>(shape_.window);
+    // After a change of reducers a host pushes two windows' worth again.
+    const size_t slots = shape_.dedicated() > 0 ? records_.size() : shape_.window;
+    use.window = static_cast<uint32_t>(slots);
     // A shard is within one unit of its share; units are at most 16 bytes an element.
     const auto share = static_cast<size_t>(shares_.fraction[r] *
                                            static_cast<double>(shape_.segment_bytes));
