@@ -316,11 +316,6 @@ def lower_stock(
     return result
 
 
-def is_tracer(value: Any) -> bool:
-    """Whether `value` is known only when the program runs."""
-    return isinstance(value, core.Tracer)
-
-
 def checks_varying_axes() -> bool:
     """Whether the types of this trace tell which mesh axes a value varies over."""
     return config._check_vma.value
@@ -457,18 +452,6 @@ def move_axis(value: Any, rank: int, source: int, destination: int) -> Any:
     order = [axis for axis in range(rank) if axis != source]
     order.insert(destination, source)
     return hlo.transpose(value, mlir.dense_int_array(order))
-
-
-def array_type(shape: Sequence[int], dtype: Any) -> Any:
-    """The abstract value of an array."""
-    return core.ShapedArray(tuple(shape), dtype)
-
-
-def is_whole_bytes(dtype: Any) -> bool:
-    """Whether each element is an array's plain bytes: no random key, no int4."""
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        return False
-    return jax.dtypes.itemsize_bits(dtype) % 8 == 0
 
 
 def is_static(shape: Sequence[Any]) -> bool:

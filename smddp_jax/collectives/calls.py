@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from smddp_jax import _jax_compat, _native, cluster
 from smddp_jax.collectives.numbering import TARGETS, key_of
@@ -122,7 +123,7 @@ def _with_axis_in_front(aval: Any, axis: int) -> Any:
     shape = list(aval.shape)
     if axis > 0:
         shape.insert(0, shape.pop(axis))
-    return _jax_compat.array_type(shape, aval.dtype)
+    return ShapedArray(tuple(shape), aval.dtype)
 
 
 def _take(ctx: Any, collective: Collective, avals: Sequence[Any]) -> Placement | None:
@@ -155,7 +156,7 @@ def _emit(
     operands, avals = list(args), list(avals_in)
     if placement.exported:
         operands.append(_jax_compat.partition_id())
-        avals.append(_jax_compat.array_type((), np.dtype(np.uint32)))
+        avals.append(ShapedArray((), np.dtype(np.uint32)))
     return _jax_compat.custom_call(
         ctx,
         TARGETS[op],

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from smddp_jax import _jax_compat, cluster
@@ -111,7 +112,7 @@ def logical_groups(
 def _unusable(op: str, aval: Any) -> str | None:
     dtype = aval.dtype.name
     if op == "gather":
-        known = _jax_compat.is_whole_bytes(aval.dtype)
+        known = _is_whole_bytes(aval.dtype)
     else:
         known = dtype in _NUMBERS or (op in _SUMS and dtype in _COMPLEX)
     if not known:
@@ -119,6 +120,13 @@ def _unusable(op: str, aval: Any) -> str | None:
     if not _jax_compat.is_static(aval.shape):
         return "its shape is symbolic"
     return None
+
+
+def _is_whole_bytes(dtype: Any) -> bool:
+    """Whether an array's elements are plain bytes: no random keys, no int4."""
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        return False
+    return jax.dtypes.itemsize_bits(dtype) % 8 == 0
 
 
 def _apart(processes: frozenset[int]) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from smddp_jax import _jax_compat
 from smddp_jax.collectives import primitive
@@ -137,7 +138,7 @@ def are_usual(axes: tuple[Hashable, ...], groups: IndexGroups | None) -> bool:
 
 
 def _is_plain(leaf: Any, axes: tuple[Hashable, ...]) -> bool:
-    return _jax_compat.is_tracer(leaf) and _jax_compat.varies_alike(leaf, axes)
+    return isinstance(leaf, Tracer) and _jax_compat.varies_alike(leaf, axes)
 
 
 def _prepare(kind: Any, leaf: Any, axes: tuple[Hashable, ...]) -> Any:
