@@ -47,11 +47,13 @@ TEST(BalancedSharesTest, OneHostNeedsNoNetwork) {
 }
 
 TEST(BalancedSharesTest, TheUnitOfTheNicsDoesNotMatter) {
-  const Shares ones = BalancedShares(Nics(4), Nics(4));
-  const Shares tenths = BalancedShares(Nics(4, 0.1), Nics(4, 0.1));
-  for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(ones.fraction[i], tenths.fraction[i], 1e-12);
-  // What is nought in exact arithmetic is nought, not a crumb.
-  EXPECT_EQ(tenths.fraction[4], 0);
+  const Shares ones = BalancedShares(Nics(10), Nics(10));
+  const Shares tenths = BalancedShares(Nics(10, 0.1), Nics(10, 0.1));
+  for (size_t i = 0; i < 20; ++i) {
+    EXPECT_NEAR(ones.fraction[i], tenths.fraction[i], 1e-12);
+  }
+  // Ten tenths add up to less than 1, but what is nought in exact arithmetic is nought.
+  EXPECT_EQ(tenths.fraction[10], 0);
 }
 
 // When the host of each reducer is done.
