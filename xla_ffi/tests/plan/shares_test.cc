@@ -47,13 +47,17 @@ TEST(BalancedSharesTest, OneHostNeedsNoNetwork) {
 }
 
 TEST(BalancedSharesTest, TheUnitOfTheNicsDoesNotMatter) {
-  const Shares ones = BalancedShares(Nics(10), Nics(10));
-  const Shares tenths = BalancedShares(Nics(10, 0.1), Nics(10, 0.1));
-  for (size_t i = 0; i < 20; ++i) {
-    EXPECT_NEAR(ones.fraction[i], tenths.fraction[i], 1e-12);
+  for (double nic : {0.1, 0.3, 0.7, 1.1, 1e9}) {
+    for (size_t n = 2; n <= 24; ++n) {
+      const Shares ones = BalancedShares(Nics(n), Nics(n));
+      const Shares others = BalancedShares(Nics(n, nic), Nics(n, nic));
+      for (size_t i = 0; i < 2 * n; ++i) {
+        ASSERT_NEAR(ones.fraction[i], others.fraction[i], 1e-12);
+      }
+      // What is nought in exact arithmetic is nought, whatever rounding leaves.
+      ASSERT_EQ(others.fraction[n], 0) << n << " hosts of " << nic;
+    }
   }
-  // Ten tenths add up to less than 1, but what is nought in exact arithmetic is nought.
-  EXPECT_EQ(tenths.fraction[10], 0);
 }
 
 // When the host of each reducer is done.
