@@ -86,7 +86,10 @@ TEST(GreeterTest, RefusesAnotherJobButAReducerTakesAny) {
   other.Connect(2, reducer.address(), Reducer());
   EXPECT_EQ(other.Peer().token, 2u);
   EXPECT_EQ(reducer.Peer().peer.job, 6u);
-  EXPECT_TRUE(Says(other.Failure(1), "another job"));
+  EXPECT_TRUE(Says(other.Failure(1), "it belongs to another job"));
+  // The listener refuses as well, if who connects does not mind.
+  other.Connect(3, worker.address(), Worker(0, 0), 0.3);
+  EXPECT_TRUE(Says(other.Failure(3), ": belongs to another job"));
   EXPECT_TRUE(worker.nothing_happened());
 }
 
