@@ -60,8 +60,7 @@ Status Network::MakeLanes() {
   for (size_t index = 0; index < static_cast<size_t>(settings_.connections); ++index) {
     NetworkLane::Events of_lane;
     of_lane.on_mail = [this](uint64_t stream, Mail mail) {
-      const std::lock_guard lock(mutex_);
-      mail_[stream].push_back(std::move(mail));
+      Post(stream, std::move(mail));
     };
     of_lane.on_lost = [this, index](int peer, const std::string& why) {
       OnLost(index, peer, why);
@@ -270,7 +269,11 @@ void Network::OnFailed(uint64_t token, const Status& why) {
     return;
   }
   const std::lock_guard lock(mutex_);
-  if (!met_) meeting_failed_ = why;
+  if (met_) {
+    LogWarning(Name(peer) + " is not used any more: " + why.message());
+    return;
+  }
+  meeting_failed_ = why;
   changed_.notify_all();
 }
 
@@ -299,6 +302,11 @@ void Network::Send(int process, FrameHeader header, const std::string& text) {
   const auto lock = lane(0).lane().Lock();
   lane(0).transport().SendCopy(process, header,
                                std::as_bytes(std::span(text.data(), size)));
+}
+
+void Network::Post(uint64_t stream, Mail mail) {
+  const std::lock_guard lock(mutex_);
+  mail_[stream].push_back(std::move(mail));
 }
 
 std::deque<Mail> Network::TakeMail(uint64_t stream) {

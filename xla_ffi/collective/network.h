@@ -66,7 +66,10 @@ class Network {
   bool Reached(int process);
   // A frame for a group's process elsewhere, over the first lane.
   void Send(int process, FrameHeader header, const std::string& text);
+  // What came for a group, and what its exchanges have to say. Any thread posts.
+  void Post(uint64_t stream, Mail mail);
   std::deque<Mail> TakeMail(uint64_t stream);
+  int process() const { return roster_.process(); }
 
   // "rank 3 (on node7)".
   std::string Describe(int process) const { return roster_.Describe(process); }

@@ -27,12 +27,11 @@ Result<std::unique_ptr<NetworkLane>> NetworkLane::Make(size_t index, int process
   made->lane_ =
       std::make_unique<Lane>("smddp-net-" + std::to_string(index), std::move(*transport),
                              raw->events_.after, raw->events_.on_failed);
-  made->reducer_ =
-      std::make_unique<Reducer>(settings.staging_bytes, made->transport(),
-                                [raw](uint64_t stream, uint32_t epoch, uint64_t segment) {
-                                  if (auto* exchange = raw->ExchangeOf(stream))
-                                    exchange->LocalDone(epoch, segment);
-                                });
+  made->reducer_ = std::make_unique<Reducer>(
+      settings.staging_bytes / static_cast<size_t>(settings.connections),
+      made->transport(), [raw](uint64_t stream, uint32_t epoch, uint64_t segment) {
+        if (auto* exchange = raw->ExchangeOf(stream)) exchange->LocalDone(epoch, segment);
+      });
   return made;
 }
 

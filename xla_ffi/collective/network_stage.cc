@@ -44,8 +44,11 @@ NetworkStage::NetworkStage(Network& network, const Topology& topology, uint64_t 
   for (size_t lane = 0; lane < network.lanes(); ++lane) {
     shape.stream = Stream(lane);
     NetworkLane& of = network.lane(lane);
-    exchanges_.push_back(
-        std::make_unique<ShardExchange>(shape, of.transport(), of.reducer()));
+    exchanges_.push_back(std::make_unique<ShardExchange>(
+        shape, of.transport(), of.reducer(), [this](const Status& why) {
+          network_.Post(Stream(0),
+                        {FrameKind::kFailure, network_.process(), 0, 0, why.message()});
+        }));
     WithLock(lane, [&] { of.Attach(shape.stream, exchanges_[lane].get()); });
   }
   for (size_t h = 0; h < topology.hosts(); ++h) {

@@ -21,10 +21,12 @@ bool Overlaps(const std::vector<Range>& ranges, const Range& range) {
 
 }  // namespace
 
-ShardExchange::ShardExchange(Shape shape, Transport& transport, Reducer& reducer)
+ShardExchange::ShardExchange(Shape shape, Transport& transport, Reducer& reducer,
+                             std::function<void(const Status&)> fail)
     : shape_(std::move(shape)),
       transport_(transport),
       reducer_(reducer),
+      fail_(std::move(fail)),
       membership_(shape_.hosts(), shape_.me, shape_.dedicated(),
                   {[this](size_t host, const FrameHeader& header,
                           std::span<const uint8_t> payload) {
@@ -84,8 +86,8 @@ void ShardExchange::OpenStreams(uint64_t first) {
     use.slot_bytes = std::max(kWholeBytes, share + 2 * kAlignElements * 16);
     use.first = first;
     if (r == OwnReducer()) {
-      // Only a mistake of ours could be refused here; the deadline would tell.
-      [[maybe_unused]] const Status opened = reducer_.OpenLocal(open, use);
+      const Status opened = reducer_.OpenLocal(open, use);
+      if (!opened.ok()) fail_(opened);
       continue;
     }
     std::byte bytes[kShapeBytes];
@@ -138,13 +140,15 @@ void ShardExchange::PushShards(uint64_t index, Record& record) {
         needs && !record.complete
             ? segment.result + shard.range.offset * SizeOf(segment.out)
             : nullptr;
-    [[maybe_unused]] const Status given = reducer_.Contribute(push, data, result);
+    const Status given = reducer_.Contribute(push, data, result);
+    if (!given.ok()) fail_(given);
   }
 }
 
 void ShardExchange::Apply(const Membership::Commit& commit) {
   if (closed_) return;
-  transport_.Forget(shape_.stream);
+  // Other hosts may be in the new epoch already, and push to our reducer.
+  transport_.Forget(shape_.stream, commit.epoch);
   reducer_.CloseLocal(shape_.stream);
   std::vector<double> nics;
   std::vector<size_t> used;

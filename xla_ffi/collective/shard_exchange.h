@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,7 +61,9 @@ class ShardExchange {
     std::vector<Range> needs;
   };
 
-  ShardExchange(Shape shape, Transport& transport, Reducer& reducer);
+  // `fail` hears why the stream cannot go on.
+  ShardExchange(Shape shape, Transport& transport, Reducer& reducer,
+                std::function<void(const Status&)> fail);
 
   // Memory for the contribution to segment `index`. Progress lock.
   std::byte* Slot(uint64_t index);
@@ -117,6 +120,7 @@ class ShardExchange {
   const Shape shape_;
   Transport& transport_;
   Reducer& reducer_;
+  const std::function<void(const Status&)> fail_;
   Membership membership_;
   Shares shares_;
   bool open_ = false;

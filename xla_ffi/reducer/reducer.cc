@@ -97,7 +97,7 @@ Status Reducer::Open(int peer, const FrameHeader& open, const StreamShape& shape
     return Status();
   }
   if (open.epoch > stream.epoch) {
-    transport_.Forget(open.stream);
+    transport_.Forget(open.stream, open.epoch);
     SMDDP_RETURN_IF_ERROR(Begin(stream, open, shape));
   } else if (!Alike(shape, stream.shape)) {
     return Refuse(open.stream, open.epoch,

@@ -113,8 +113,9 @@ Status Inbox::Deliver() {
   return received.ok() ? Status() : BrokeTheProtocol(received);
 }
 
-void Inbox::Forget(uint64_t stream) {
-  if (in_payload_ && IsData(header_.kind) && header_.stream == stream) {
+void Inbox::Forget(uint64_t stream, uint32_t epoch) {
+  if (in_payload_ && IsData(header_.kind) && header_.stream == stream &&
+      header_.epoch < epoch) {
     destination_ = nullptr;
   }
 }

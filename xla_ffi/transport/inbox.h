@@ -29,7 +29,7 @@ class Inbox {
   Result<bool> Read(int socket, Transport::Counters& counters);
 
   // See Transport::Forget.
-  void Forget(uint64_t stream);
+  void Forget(uint64_t stream, uint32_t epoch);
 
   // Nothing more is delivered; may be called by the receiver from within Read.
   void Close() { closed_ = true; }

@@ -16,13 +16,11 @@ constexpr size_t kTurnBytes = size_t{1} << 20;
 }  // namespace
 
 Outbox::Frame::Frame(const FrameHeader& header, std::span<const std::byte> bytes)
-    : kind(header.kind), stream(header.stream), payload(bytes) {
+    : kind(header.kind), stream(header.stream), epoch(header.epoch), payload(bytes) {
   FrameHeader exact = header;
   exact.payload = static_cast<uint32_t>(bytes.size());
   Encode(exact, head);
 }
-
-bool Outbox::Frame::BelongsTo(uint64_t of) const { return stream == of && IsData(kind); }
 
 void Outbox::Frame::Copy() {
   copy.assign(payload.begin(), payload.end());
@@ -104,11 +102,13 @@ Status Outbox::Write(int socket, Transport::Counters& counters) {
   return Status();
 }
 
-void Outbox::Forget(uint64_t stream) {
-  const auto belongs = [stream](const Frame& frame) { return frame.BelongsTo(stream); };
+void Outbox::Forget(uint64_t stream, uint32_t epoch) {
+  const auto belongs = [&](const Frame& frame) {
+    return IsData(frame.kind) && frame.stream == stream && frame.epoch < epoch;
+  };
   std::erase_if(urgent_, belongs);
   std::erase_if(pushes_, belongs);
-  if (current_ && current_->BelongsTo(stream) && current_->copy.empty()) {
+  if (current_ && belongs(*current_) && current_->copy.empty()) {
     current_->Copy();
   }
 }

@@ -32,7 +32,7 @@ class Outbox {
   Status Write(int socket, Transport::Counters& counters);
 
   // See Transport::Forget.
-  void Forget(uint64_t stream);
+  void Forget(uint64_t stream, uint32_t epoch);
 
   bool empty() const { return !current_ && urgent_.empty() && pushes_.empty(); }
   void Clear();
@@ -41,11 +41,11 @@ class Outbox {
   struct Frame {
     Frame(const FrameHeader& header, std::span<const std::byte> bytes);
     size_t size() const { return kHeaderBytes + payload.size(); }
-    bool BelongsTo(uint64_t stream) const;
     void Copy();  // Makes the payload our own.
 
     FrameKind kind;
     uint64_t stream;
+    uint32_t epoch;
     std::array<std::byte, kHeaderBytes> head;
     std::span<const std::byte> payload;
     std::vector<std::byte> copy;  // What `payload` points to, if it is ours.

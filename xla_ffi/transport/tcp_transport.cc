@@ -62,7 +62,7 @@ class TcpTransport final : public Transport {
             std::span<const std::byte> payload) override;
   void SendCopy(int peer, FrameHeader header,
                 std::span<const std::byte> payload) override;
-  void Forget(uint64_t stream) override;
+  void Forget(uint64_t stream, uint32_t epoch) override;
   bool Progress() override;
   bool Flushed() const override;
   Counters counters() const override { return counters_; }
@@ -159,10 +159,10 @@ void TcpTransport::SendCopy(int id, FrameHeader header,
   if (first) Write(*peer);
 }
 
-void TcpTransport::Forget(uint64_t stream) {
+void TcpTransport::Forget(uint64_t stream, uint32_t epoch) {
   for (auto& [id, peer] : peers_) {
-    peer->inbox.Forget(stream);
-    peer->outbox.Forget(stream);
+    peer->inbox.Forget(stream, epoch);
+    peer->outbox.Forget(stream, epoch);
   }
 }
 

@@ -19,6 +19,8 @@ namespace smddp {
 
 class Transport {
  public:
+  static constexpr uint32_t kAllEpochs = 0xffffffff;
+
   // What the owner does with what arrives. Called by Progress only; may call Send,
   // DropPeer and Forget.
   class Receiver {
@@ -61,10 +63,10 @@ class Transport {
   virtual void SendCopy(int peer, FrameHeader header,
                         std::span<const std::byte> payload) = 0;
 
-  // Cuts every tie with the memory of a stream: frames of it that wait to be sent are
-  // removed, one that is half sent is finished from a copy, payloads that are half
-  // received are thrown away.
-  virtual void Forget(uint64_t stream) = 0;
+  // Cuts every tie with the memory of a stream's kPush and kResult frames of epochs
+  // before `epoch`: those that wait to be sent are removed, one that is half sent is
+  // finished from a copy, payloads that are half received are thrown away.
+  virtual void Forget(uint64_t stream, uint32_t epoch = kAllEpochs) = 0;
 
   // Sends and receives what can be now; reports peers that are silent for too long and
   // those that closed. Returns whether a frame moved.

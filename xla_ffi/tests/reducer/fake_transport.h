@@ -48,10 +48,10 @@ class FakeTransport final : public Transport {
     EXPECT_EQ(header.payload, payload.size());
     waiting_.push_back({peer, header, payload});
   }
-  void Forget(uint64_t stream) override {
+  void Forget(uint64_t stream, uint32_t epoch) override {
     forgotten_.push_back(stream);
-    std::erase_if(waiting_, [stream](const Waiting& frame) {
-      return frame.header.stream == stream;
+    std::erase_if(waiting_, [&](const Waiting& frame) {
+      return frame.header.stream == stream && frame.header.epoch < epoch;
     });
   }
 
