@@ -3,59 +3,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import jax
 import optax
+from jax import lax
+
+from smddp_jax import _jax_compat
+from smddp_jax.collectives import psum
 
 AxisName = Hashable | Sequence[Hashable]
 Op = Literal["mean", "sum"]
 BUCKET_BYTES = 25 << 20
 
 
-def all_reduce_gradients(
-    axis_name: AxisName,
-    *,
-    op: Op = "mean",
-    wire_dtype: Any = None,
-    bucket_bytes: int = BUCKET_BYTES,
-    pre_divide: bool = False,
-) -> optax.GradientTransformation:
-    """Averages or sums gradients over a mapped axis: the first of a chain.
+@dataclass(frozen=True)
+class Reduction:
+    """How the gradients of each device become one for all of them."""
 
-    Every gradient must be that of this device's own loss. Inside `jax.shard_map` with
-    type checking, gradients of replicated weights arrive summed over the axis already
-    (their type says so): those are divided and not reduced again. Leaves that vary over
-    the axis are reduced, as are all leaves in `pmap` and with `check_vma=False`. None
-    and float0 leaves pass.
+    axis_name: AxisName
+    op: Op = "mean"
+    wire_dtype: Any = None
+    pre_divide: bool = False
 
-    Clipping and everything that is not linear belongs behind this transformation.
+    def __post_init__(self) -> None:
+        if self.op not in ("mean", "sum"):
+            raise ValueError(f"op is {self.op!r}: give 'mean' or 'sum'")
+        if self.pre_divide and self.op == "sum":
+            raise ValueError("pre_divide is for op='mean': a sum is not divided")
 
-    Args:
-      axis_name: the name of the axis, or several names.
-      op: "mean" or "sum" over the devices.
-      wire_dtype: what float32 gradients are rounded to between hosts, as in
-        `smddp_jax.psum`; gradients of other types travel as they are.
-      bucket_bytes: about how many bytes are reduced by one call. The buckets follow
-        the names of the leaves, whatever the order of the keys on this process.
-      pre_divide: divides before the sum, with op "mean": keeps the sum of float16
-        gradients in range, at the price of small ones that vanish.
+    def __call__(self, leaves: Sequence[Any]) -> list[Any]:
+        """Reduces the leaves, by one call for all that have equal dtype and axes."""
+        return [
+            leaf if self.op == "sum" or self._divides_first(leaf) else leaf / self.count
+            for leaf in self._sum(leaves)
+        ]
 
-    Returns:
-      A stateless `optax.GradientTransformation`.
+    @property
+    def count(self) -> int:
+        """Number of devices that take part, known while tracing."""
+        return lax.psum(1, self.axis_name)
 
-    Raises:
-      ValueError: `op` or `bucket_bytes` is none, at once.
-    """
-    raise NotImplementedError
+    @property
+    def axes(self) -> tuple[Hashable, ...]:
+        """The names of the axes."""
+        return axes_of(self.axis_name)
 
+    def kind(self, leaf: Any) -> tuple[Any, tuple[Hashable, ...]]:
+        """Leaves of one kind can share a call."""
+        return jax.numpy.result_type(leaf), pending_axes(leaf, self.axes)
 
-def as_varying(tree: Any, axis_name: AxisName) -> Any:
-    """Weights seen as each device's own copies, so that gradients stay local.
-
-    In `jax.shard_map` with type checking, the gradient with respect to a replicated
-    weight is summed over the axis where it is made, one reduction per leaf, and once per
-    micro-batch. With respect to `as_varying(weights, axis)` it stays this device's own,
-    for `all_reduce_gradients` to reduce in buckets. Elsewhere this changes nothing.
-    """
-    raise NotImplementedError
+    def _sum(self, leaves: Sequence[Any]) -> list[Any]:
+        results = list(leaves)
+        by_kind: dict[Any, list[int]] = {}
+        for n, leaf in enumerate(leaves):
+            by_kind.setdefault(self.kind(leaf), []).append(n)
+        for (dtype, axes), members in by_kind.items():
+            if not axes:  # summed already
+                continue
+            values = [leaves[n] for n in members]
+            if self.pre_divide:
+                values = [value / self.count for value in values]
+            wire = self.wire_dtype if dtype == jax.numpy.float32 else None
+            total = psum(values, axes, wire_dtype=wire)
+            for n, value in zip(members, total, strict=True):
+                results[n] = value
+        return results

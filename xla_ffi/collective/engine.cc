@@ -124,6 +124,7 @@ Engine::Stats Engine::stats() const {
 void Engine::AfterForkInChild() {
   forked_.store(true);
   if (streams_.mesh() != nullptr) streams_.mesh()->CloseInForkedChild();
+  if (streams_.network() != nullptr) streams_.network()->CloseInForkedChild();
 }
 
 void Engine::Submit(OpInstance& op, int64_t run_id, int64_t device,

@@ -76,6 +76,10 @@ class Network {
   // Tells every peer that we leave and why, sends what is left, closes. Without locks.
   void Leave(const std::string& reason, double seconds);
   Counters counters();
+  // See Transport::CloseInForkedChild.
+  void CloseInForkedChild() {
+    for (auto& lane : lanes_) lane->transport().CloseInForkedChild();
+  }
 
  private:
   Network(const Roster& roster, const Settings& settings, Events events);

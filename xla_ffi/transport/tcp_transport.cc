@@ -68,6 +68,9 @@ class TcpTransport final : public Transport {
   Counters counters() const override { return counters_; }
   void Wait(double seconds) override;
   void Wake() override;
+  void CloseInForkedChild() override {
+    for (auto& [id, peer] : peers_) peer->socket.Reset();
+  }
 
  private:
   Peer* Find(int id);

@@ -79,6 +79,10 @@ class Transport {
   virtual void Wait(double seconds) = 0;
   // Ends a Wait. Any thread.
   virtual void Wake() = 0;
+
+  // In a forked child: closes its copies of the sockets, so that the peers still see the
+  // parent's end. Async-signal-safe, without the lock; nothing else may follow.
+  virtual void CloseInForkedChild() = 0;
 };
 
 }  // namespace smddp

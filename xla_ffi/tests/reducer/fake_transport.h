@@ -61,6 +61,7 @@ class FakeTransport final : public Transport {
   void DropPeer(int) override { ADD_FAILURE(); }
   void SendCopy(int, FrameHeader, std::span<const std::byte>) override { ADD_FAILURE(); }
   bool Progress() override { return false; }
+  void CloseInForkedChild() override { ADD_FAILURE(); }
   bool Flushed() const override { return waiting_.empty(); }
   Counters counters() const override { return {}; }
   void Wait(double) override {}
