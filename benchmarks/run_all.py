@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import buckets
 import hosts
 import in_flight
 import many_hosts
@@ -41,6 +42,7 @@ SECTIONS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("4 hosts at 1 Gbit/s", hosts.study),
     ("64 workers and 16 reducers", many_hosts.study),
     ("Overlap with compute", overlap.study),
+    ("Gradients in buckets", buckets.study),
     ("Steps in flight", in_flight.study),
     ("Page faults and allocator settings", page_faults.study),
 )
