@@ -47,7 +47,7 @@ void SegmentPipeline::Push(std::unique_ptr<Call> call) {
     const WireTypes types = WireTypesOf(s, one_each);
     running.in = types.in;
     running.out = types.out;
-    running.blocks = BlocksOf(*call, topology_.mine());
+    if (s.kind != Collective::kAllReduce) CutByBlocks(running, *call);
     const bool bare = alone() && call->local.size() == 1;
     running.lends = bare && types.in == s.dtype && s.kind != Collective::kAllGather;
     running.lands = bare && types.out == s.dtype;
@@ -55,6 +55,18 @@ void SegmentPipeline::Push(std::unique_ptr<Call> call) {
   running.call = std::move(call);
   next_segment_ += running.segments;
   calls_.push_back(std::move(running));
+}
+
+void SegmentPipeline::CutByBlocks(Running& running, const Call& call) {
+  for (const Member& member : call.group->members()) {
+    running.owners.push_back(topology_.HostOf(member.process));
+  }
+  running.segment_elements = std::max(
+      running.segment_elements / topology_.hosts() / kAlignElements * kAlignElements,
+      kAlignElements);
+  const size_t block = call.signature->space.total() / running.owners.size();
+  running.segments =
+      SegmentCount(block, running.segment_elements) * running.owners.size();
 }
 
 bool SegmentPipeline::Progress() {
@@ -112,8 +124,13 @@ std::string SegmentPipeline::WaitsForNetwork() const {
 }
 
 Range SegmentPipeline::SegmentRange(const Running& running, size_t segment) const {
-  return SegmentOf(running.call->signature->space.total(), running.segment_elements,
-                   segment);
+  const size_t total = running.call->signature->space.total();
+  if (running.owners.empty()) return SegmentOf(total, running.segment_elements, segment);
+  const size_t blocks = running.owners.size();
+  const size_t block = total / blocks;
+  Range range = SegmentOf(block, running.segment_elements, segment / blocks);
+  range.offset += segment % blocks * block;
+  return range;
 }
 
 void SegmentPipeline::RingAll() {
@@ -246,16 +263,18 @@ bool SegmentPipeline::Exchange(Running& running, uint64_t number, Range range,
   std::byte* const result = running.lands ? ResultAt(call, positions) : nullptr;
   if (result != nullptr) segment.result = result;
   if (running.lends) segment.data = ArgumentAt(call, positions);
+  if (!running.owners.empty()) {
+    segment.owner = running.owners[(number - running.first) % running.owners.size()];
+    const bool ours = *segment.owner == topology_.my_host();
+    const bool gather = call.signature->kind == Collective::kAllGather;
+    segment.adds = ours || !gather;
+    segment.needs = ours || gather;
+  }
   if (segment.data == nullptr) {
     std::byte* const contribution = network.Slot();
-    ReducePart(running, number, range, mine, contribution, running.in);
+    if (segment.adds) ReducePart(running, number, range, mine, contribution, running.in);
     segment.data = contribution;
   }
-  const std::vector<Range> all = {{0, mine.size}};
-  const Collective kind = call.signature->kind;
-  const std::vector<Range> blocks = Within(running.blocks, positions);
-  segment.adds = kind == Collective::kAllGather ? blocks : all;
-  segment.needs = kind == Collective::kReduceScatter ? blocks : all;
   exchanged_.push_back({network.Push(std::move(segment)), result != nullptr});
   running.pushed_last = network.next();
   return true;

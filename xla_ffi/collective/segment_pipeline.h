@@ -71,8 +71,9 @@ class SegmentPipeline {
     bool rotates = false;     // Small, over hosts: one member owns all of a segment.
     bool lends = false;       // Over hosts: contributions may lie in the argument,
     bool lands = false;       // and sums in the result.
-    // What this host's devices alone contribute or get, where that is not everything.
-    std::vector<Range> blocks;
+    // Over hosts, of a scatter or a gather: the host of each block. The segments go
+    // through all blocks in turn, lest all hosts push to one reducer at a time.
+    std::vector<size_t> owners;
     // Its part of the network stage's numbers.
     uint64_t pushed_first = 0;
     uint64_t pushed_last = 0;
@@ -88,6 +89,7 @@ class SegmentPipeline {
     bool landed = false;             // The sum goes straight into the result.
   };
 
+  void CutByBlocks(Running& running, const Call& call);
   bool StageNext();
   bool ReduceNext();
   bool ReceiveNext();

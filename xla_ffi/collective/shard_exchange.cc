@@ -13,12 +13,6 @@ constexpr size_t kAlignElements = 64;
 // Up to here one reducer for all costs less than waking all of them.
 constexpr size_t kWholeBytes = size_t{8} << 10;
 
-bool Overlaps(const std::vector<Range>& ranges, const Range& range) {
-  return std::any_of(ranges.begin(), ranges.end(), [&](const Range& r) {
-    return r.offset < range.end() && range.offset < r.end();
-  });
-}
-
 }  // namespace
 
 ShardExchange::ShardExchange(Shape shape, Transport& transport, Reducer& reducer,
@@ -72,7 +66,9 @@ void ShardExchange::OpenStreams(uint64_t first) {
   open.epoch = membership_.epoch();
   open.payload = kShapeBytes;
   for (size_t r = 0; r < shares_.fraction.size(); ++r) {
-    if (shares_.fraction[r] <= 0) continue;
+    // Every host's own reducer makes what its host alone needs or adds.
+    const bool dedicated = r < shape_.dedicated();
+    if (dedicated && shares_.fraction[r] <= 0) continue;
     StreamShape use;
     use.hosts = static_cast<uint32_t>(shape_.hosts());
     use.host = static_cast<uint32_t>(shape_.me);
@@ -83,7 +79,8 @@ void ShardExchange::OpenStreams(uint64_t first) {
     // A shard is within one unit of its share; units are at most 16 bytes an element.
     const auto share = static_cast<size_t>(shares_.fraction[r] *
                                            static_cast<double>(shape_.segment_bytes));
-    use.slot_bytes = std::max(kWholeBytes, share + 2 * kAlignElements * 16);
+    const size_t owned = dedicated ? 0 : shape_.segment_bytes / shape_.hosts();
+    use.slot_bytes = std::max({kWholeBytes, owned, share + 2 * kAlignElements * 16});
     use.first = first;
     if (r == OwnReducer()) {
       const Status opened = reducer_.OpenLocal(open, use);
@@ -106,11 +103,20 @@ void ShardExchange::Push(Segment segment) {
   if (open_ && !membership_.frozen()) PushShards(index, record);
 }
 
+std::vector<Shard> ShardExchange::ShardsOfSegment(uint64_t index,
+                                                  const Segment& segment) const {
+  if (segment.owner) {
+    return {{shape_.dedicated() + *segment.owner, {0, segment.elements}}};
+  }
+  const size_t element = std::max(SizeOf(segment.in), SizeOf(segment.out));
+  return ShardsOf(shares_, index, segment.elements, kAlignElements,
+                  kWholeBytes / element);
+}
+
 void ShardExchange::PushShards(uint64_t index, Record& record) {
   const Segment& segment = record.segment;
   const size_t in_bytes = SizeOf(segment.in);
-  record.shards = ShardsOf(shares_, index, segment.elements, kAlignElements,
-                           kWholeBytes / std::max(in_bytes, SizeOf(segment.out)));
+  record.shards = ShardsOfSegment(index, segment);
   record.there.assign(record.shards.size(), false);
   record.missing = record.complete ? 0 : record.shards.size();
   record.pushed = true;
@@ -123,21 +129,19 @@ void ShardExchange::PushShards(uint64_t index, Record& record) {
   push.epoch = membership_.epoch();
   push.from = static_cast<uint32_t>(shape_.me);
   push.segment = index;
+  push.value = (segment.adds ? 0 : kPushEmpty) | (segment.needs ? 0 : kPushNoResult);
   const size_t count = record.shards.size();
   // Each host starts with another reducer, lest all send to one at once.
   for (size_t n = 0; n < count; ++n) {
     const Shard& shard = record.shards[(n + shape_.me + index) % count];
-    const bool adds = Overlaps(segment.adds, shard.range);
-    const bool needs = Overlaps(segment.needs, shard.range);
-    push.value = (adds ? 0 : kPushEmpty) | (needs ? 0 : kPushNoResult);
-    push.payload = adds ? static_cast<uint32_t>(shard.range.size * in_bytes) : 0;
+    push.payload = segment.adds ? static_cast<uint32_t>(shard.range.size * in_bytes) : 0;
     const std::span data(segment.data + shard.range.offset * in_bytes, push.payload);
     if (shard.reducer != OwnReducer()) {
       transport_.Send(PeerOf(shard.reducer), push, data);
       continue;
     }
     std::byte* const result =
-        needs && !record.complete
+        segment.needs && !record.complete
             ? segment.result + shard.range.offset * SizeOf(segment.out)
             : nullptr;
     const Status given = reducer_.Contribute(push, data, result);
@@ -235,8 +239,7 @@ Result<std::byte*> ShardExchange::Accept(const FrameHeader& result) {
   if (*record == nullptr) return static_cast<std::byte*>(nullptr);
   const Segment& segment = (*record)->segment;
   const Range& range = (*record)->shards[shard].range;
-  const bool needs = Overlaps(segment.needs, range);
-  const size_t wanted = needs ? range.size * SizeOf(segment.out) : 0;
+  const size_t wanted = segment.needs ? range.size * SizeOf(segment.out) : 0;
   if (result.in != segment.out || result.payload != wanted) {
     return Status(StatusCode::kInvalidArgument,
                   "a sum of " + std::to_string(result.payload) + " bytes of " +

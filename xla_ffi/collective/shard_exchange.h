@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,10 +56,11 @@ class ShardExchange {
     // Ours, until the sum is there or Keep: the memory of a Slot(), or the caller's.
     const std::byte* data = nullptr;
     std::byte* result = nullptr;
-    // Positions to which we have something to add, and whose sums we need: all of them,
-    // unless this is a scatter or a gather.
-    std::vector<Range> adds;
-    std::vector<Range> needs;
+    // Of a scatter or a gather: the host that alone needs the sum, or alone adds to it,
+    // and whose reducer makes it. None: all hosts do, and all reducers have shards.
+    std::optional<size_t> owner;
+    bool adds = true;   // Whether we have something to add, and
+    bool needs = true;  // whether we need the sum.
   };
 
   // `fail` hears why the stream cannot go on.
@@ -110,6 +112,7 @@ class ShardExchange {
     return records_[index % records_.size()];
   }
   void OpenStreams(uint64_t first);
+  std::vector<Shard> ShardsOfSegment(uint64_t index, const Segment& segment) const;
   void PushShards(uint64_t index, Record& record);
   void Apply(const Membership::Commit& commit);
   void KeepOne(uint64_t index);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collective/wire_types.h"
 
-#include <algorithm>
-
 namespace smddp {
 namespace {
 
@@ -25,34 +23,6 @@ WireTypes WireTypesOf(const Signature& signature, bool one_each) {
     return {*signature.wire, narrow ? signature.dtype : *signature.wire};
   }
   return {narrow && one_each ? signature.dtype : partial, signature.dtype};
-}
-
-std::vector<Range> BlocksOf(const Call& call, const std::vector<int>& processes) {
-  std::vector<Range> blocks;
-  if (call.signature->kind == Collective::kAllReduce) return blocks;
-  const std::vector<Member>& members = call.group->members();
-  const size_t block = call.signature->space.total() / members.size();
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (!std::binary_search(processes.begin(), processes.end(), members[i].process)) {
-      continue;
-    }
-    if (!blocks.empty() && blocks.back().end() == i * block) {
-      blocks.back().size += block;
-    } else {
-      blocks.push_back({i * block, block});
-    }
-  }
-  return blocks;
-}
-
-std::vector<Range> Within(const std::vector<Range>& ranges, Range range) {
-  std::vector<Range> within;
-  for (const Range& r : ranges) {
-    const size_t begin = std::max(r.offset, range.offset);
-    const size_t end = std::min(r.end(), range.end());
-    if (begin < end) within.push_back({begin - range.offset, end - begin});
-  }
-  return within;
 }
 
 const std::byte* ArgumentAt(const Call& call, Range positions) {

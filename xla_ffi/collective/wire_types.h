@@ -24,13 +24,6 @@ struct WireTypes {
 // travels in float32, unless the user asked for another type.
 WireTypes WireTypesOf(const Signature& signature, bool one_each);
 
-// The positions that only this host's devices contribute (all-gather) or get
-// (reduce-scatter), in order; none for an all-reduce. `processes`: of this host.
-std::vector<Range> BlocksOf(const Call& call, const std::vector<int>& processes);
-
-// What of `ranges` lies within `range`, counted from its start.
-std::vector<Range> Within(const std::vector<Range>& ranges, Range range);
-
 // Where `positions` of the space lie in the argument, or the result, of the only local
 // device; null unless they lie in one piece.
 const std::byte* ArgumentAt(const Call& call, Range positions);

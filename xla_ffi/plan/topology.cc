@@ -23,4 +23,12 @@ Topology::Topology(const std::vector<int>& processes,
   rails_ = std::min_element(hosts_.begin(), hosts_.end(), fewer)->size();
 }
 
+size_t Topology::HostOf(int process) const {
+  size_t index = 0;
+  while (!std::binary_search(hosts_[index].begin(), hosts_[index].end(), process)) {
+    ++index;
+  }
+  return index;
+}
+
 }  // namespace smddp

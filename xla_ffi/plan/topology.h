@@ -27,6 +27,8 @@ class Topology {
   size_t my_host() const { return my_host_; }
   size_t my_index() const { return my_index_; }  // Of `me` in mine().
   bool on_rail() const { return my_index_ < rails_; }
+  // The index of the host of a process of the group.
+  size_t HostOf(int process) const;
   // Who of host `host` is on our rail.
   int counterpart(size_t host) const { return hosts_[host][my_index_]; }
 

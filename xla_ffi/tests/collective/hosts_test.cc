@@ -2,6 +2,7 @@
 // Several hosts: dedicated reducers that come and go, workers that die, wire types.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -261,6 +262,48 @@ TEST(HostsTest, SettingsThatDisagreeAreNamed) {
   EXPECT_NE(status[1].message().find("SMDDP_SECRET of rank 1"), std::string::npos)
       << status[1].message();
   EXPECT_EQ(status[1].message().find("secret 1"), std::string::npos);
+}
+
+// A scatter and a gather move each byte over each NIC once: (n-1)/n of the whole.
+TEST(HostsTest, ScattersAndGathersMoveNoByteTwice) {
+  constexpr size_t kBlock = 100'000;
+  for (const size_t reducers : {0, 2}) {
+    const Reducers dedicated(reducers);
+    Settings settings = SmallSettings();
+    settings.shard_bytes = 16 << 10;  // Headers count little.
+    Job job({4, 1, 4}, dedicated.For(settings));
+    const auto scatter = std::make_shared<const Signature>(
+        Signature::ReduceScatter(ReduceOp::kSum, DType::kF32, 4 * kBlock, "[400000]"));
+    const auto gather = std::make_shared<const Signature>(
+        Signature::AllGather(4 * kBlock * sizeof(float), "float32[400000]"));
+    job.EachProcess([&](int p) {
+      OpInstance op = MakeOp(1);
+      Buffers<float> sums(1, {4 * kBlock});
+      Fill(job, p, 1, sums);
+      sums.out[0][0].assign(kBlock, 0);
+      const uint64_t before = job.engine(p).stats().network.wire.bytes_sent;
+      Submit(job, p, op, 1, scatter, sums);
+      sums.left.wait();
+      ASSERT_TRUE(sums.status[0].ok()) << sums.status[0].message();
+      const std::vector<float> want = Sum(job, 4, 4 * kBlock, 1);
+      const auto begin = want.begin() + p * static_cast<ptrdiff_t>(kBlock);
+      ASSERT_TRUE(std::equal(begin, begin + kBlock, sums.out[0][0].begin()));
+
+      OpInstance other = MakeOp(2);
+      Buffers<float> blocks(1, {kBlock});
+      blocks.in[0][0] = sums.out[0][0];
+      blocks.out[0][0].assign(4 * kBlock, 0);
+      Submit(job, p, other, 1, gather, blocks);
+      blocks.left.wait();
+      ASSERT_TRUE(blocks.status[0].ok()) << blocks.status[0].message();
+      ASSERT_EQ(blocks.out[0][0], want);
+      const auto sent =
+          static_cast<double>(job.engine(p).stats().network.wire.bytes_sent - before);
+      // Headers and the messages of the group come on top. What others still lack of the
+      // gather may not have left yet.
+      EXPECT_LT(sent, 1.05 * 2 * 3 * kBlock * sizeof(float));
+    });
+  }
 }
 
 // Each of the two hops rounds once to 8 bits of mantissa.
