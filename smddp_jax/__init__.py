@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from smddp_jax import data as data
+    from smddp_jax import optim as optim
     from smddp_jax._errors import (
         ClusterError,
         EngineUnavailableError,
@@ -70,7 +72,13 @@ _HOME = {
 }
 
 
+# Not in __all__: `optim` needs optax, which is optional.
+_MODULES = {"data", "optim"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = next((m for m, names in _HOME.items() if name in names), "collectives")
@@ -80,4 +88,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

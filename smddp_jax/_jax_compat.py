@@ -330,8 +330,12 @@ def make_varying(value: Any, axes: Sequence[Hashable]) -> Any:
     """Casts `value` to vary over `axes`, where types are checked and it does not."""
     if not (config.auto_pcast.value and config._check_vma.value):
         return value
-    missing = set(axes) - core.typeof(value).mat.varying
-    return core.pvary(value, tuple(a for a in axes if a in missing))
+    return core.pvary(value, tuple(a for a in axes if a not in varying_axes(value)))
+
+
+def varying_axes(value: Any) -> frozenset[Hashable]:
+    """The mesh axes that `value` varies over, where types are checked."""
+    return core.typeof(value).mat.varying
 
 
 def varies_alike(value: Any, axes: Sequence[Hashable]) -> bool:

@@ -35,6 +35,7 @@ PYTHON_FLOORS = {
     "cluster": 2,
     "collectives": 3,
     "optim": 4,
+    "data": 4,
     "launch": 4,
     "bench": 4,
     "monitor": 4,

@@ -41,7 +41,12 @@ def epoch_indices(
     Returns:
       int64 indices, equally many on every rank.
     """
-    raise NotImplementedError
+    count = steps_per_epoch(n, size, remainder=remainder, batch_size=batch_size)
+    _check_rank(rank, size)
+    keys = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(n)
+    order = np.argsort(keys, kind="stable")
+    positions = np.arange(start, count * batch_size, dtype=np.int64) * size + rank
+    return order[positions % n]
 
 
 def sample_weights(
@@ -52,11 +57,31 @@ def sample_weights(
     In the order of `epoch_indices(..., remainder="pad")`, for sums over every sample
     exactly once: see `smddp_jax.optim.global_mean_loss`.
     """
-    raise NotImplementedError
+    _check_rank(rank, size)
+    count = steps_per_epoch(n, size, remainder="pad", batch_size=batch_size)
+    positions = np.arange(start, count * batch_size, dtype=np.int64) * size + rank
+    return (positions < n).astype(np.float32)
 
 
 def steps_per_epoch(
     n: int, size: int, *, remainder: Remainder, batch_size: int = 1
 ) -> int:
     """How many batches every rank gets in an epoch."""
-    raise NotImplementedError
+    for name, value in (("n", n), ("size", size), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}: give 1 or more")
+    if remainder not in ("pad", "drop"):
+        raise ValueError(f"remainder is {remainder!r}: give 'pad' or 'drop'")
+    full, rest = divmod(n, size * batch_size)
+    steps = full + (remainder == "pad" and rest > 0)
+    if steps == 0:
+        raise ValueError(
+            f"{n} samples make no batch of {batch_size} on each of {size} ranks: give "
+            "smaller batches, or remainder='pad'"
+        )
+    return steps
+
+
+def _check_rank(rank: int, size: int) -> None:
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} is none of {size}")

@@ -12,6 +12,7 @@ except ImportError as error:
         "smddp_jax.optim needs optax: pip install 'smddp-jax[optim]'"
     ) from error
 
+from smddp_jax.optim.accumulation import multi_steps
 from smddp_jax.optim.layerwise import lamb, lars
 from smddp_jax.optim.loss import global_mean_loss
 from smddp_jax.optim.masks import weight_decay_mask
@@ -47,6 +48,7 @@ __all__ = [
     "lamb",
     "lars",
     "linear_scaling",
+    "multi_steps",
     "scale_by_momentum_correction",
     "sqrt_scaling",
     "suggested_batch",

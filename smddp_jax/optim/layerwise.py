@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from smddp_jax.optim.masks import weight_decay_mask
@@ -25,8 +27,8 @@ def lars(
 ) -> optax.GradientTransformationExtraArgs:
     """LARS: momentum SGD with a rate per layer (You et al. 2017, arXiv 1708.03888).
 
-    As `optax.lars`, with one mask for decay and trust ratio that leaves biases and norms
-    out: they get the plain momentum step. A weight of norm zero has trust ratio 1, so
+    As `optax.lars`, with one mask for decay and trust ratio that leaves out biases and
+    norms: they get the plain momentum step. A weight of norm zero has trust ratio 1, so
     that it can leave zero. A weight whose gradient is zero does not move: its decay
     alone, scaled up to the trusted length, would shrink it at a rate that does not
     depend on `weight_decay`.
@@ -43,7 +45,12 @@ def lars(
       eps: added to the norm of the update.
       mask: True for the leaves to decay and to adapt; a tree or a function of one.
     """
-    raise NotImplementedError
+    return optax.chain(
+        _decay_what_moves(weight_decay, mask),
+        optax.masked(optax.scale_by_trust_ratio(0.0, trust_coefficient, eps), mask),
+        optax.scale_by_learning_rate(learning_rate),
+        optax.trace(momentum, nesterov),
+    )
 
 
 def lamb(
@@ -57,8 +64,8 @@ def lamb(
 ) -> optax.GradientTransformationExtraArgs:
     """LAMB: Adam with a rate per layer (You et al. 2019, arXiv 1904.00962).
 
-    As `optax.lamb`, with one mask for decay and trust ratio: what it leaves out gets the
-    plain Adam step. Zeros are handled as in `lars`.
+    As `optax.lamb`, with one mask for decay and trust ratio: what it leaves out gets
+    the plain Adam step. Zeros are handled as in `lars`.
 
     Args:
       learning_rate: rate or schedule.
@@ -68,4 +75,27 @@ def lamb(
       eps: Adam's, outside of the root.
       mask: True for the leaves to decay and to adapt; a tree or a function of one.
     """
-    raise NotImplementedError
+    return optax.chain(
+        optax.scale_by_adam(b1, b2, eps),
+        _decay_what_moves(weight_decay, mask),
+        optax.masked(optax.scale_by_trust_ratio(), mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def _decay_what_moves(
+    weight_decay: optax.ScalarOrSchedule, mask: Mask
+) -> optax.GradientTransformation:
+    """`optax.add_decayed_weights` for the leaves whose update is not all zero."""
+    inner = optax.add_decayed_weights(weight_decay, mask)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        decayed, state = inner.update(updates, state, params)
+        kept = jax.tree.map(
+            lambda before, after: jnp.where(jnp.any(before != 0), after, before),
+            updates,
+            decayed,
+        )
+        return kept, state
+
+    return optax.GradientTransformation(inner.init, update)

@@ -6,7 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
+from smddp_jax.collectives import psum
 from smddp_jax.optim.reduction import AxisName, Op
 
 
@@ -34,4 +37,10 @@ def global_mean_loss(
     Returns:
       A scalar of this device; its mean (or sum, by `op`) over the devices is the loss.
     """
-    raise NotImplementedError
+    devices = lax.psum(1, axis_name)
+    counts = jnp.ones_like(losses) if weights is None else weights
+    counts = jnp.broadcast_to(lax.stop_gradient(counts), losses.shape)
+    counts = counts.astype(losses.dtype)
+    examples = psum(counts.sum(), axis_name)
+    total = jnp.sum(losses * counts) * (devices if op == "mean" else 1)
+    return total / jnp.where(examples == 0, 1, examples)

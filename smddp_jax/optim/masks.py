@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 
 def weight_decay_mask(params: Any) -> Any:
@@ -14,4 +18,20 @@ def weight_decay_mask(params: Any) -> Any:
     is called bias, scale, beta, gamma or offset, or stands in something called a norm,
     also when layers are stacked.
     """
-    raise NotImplementedError
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf.ndim > 1 and not _NOT_WEIGHTS.search(_words(path)),
+        params,
+    )
+
+
+_NOT_WEIGHTS = re.compile(
+    r"(^|[/_ ])(bias|biases|scale|beta|gamma|offset)$|norm|(^|[/_])bn\d*([/_]|$)"
+)
+
+
+def _words(path: Sequence[Any]) -> str:
+    """Names of a path such as encoder/layernorm_0/scale, in small letters."""
+    names = [getattr(key, "key", getattr(key, "name", None)) for key in path]
+    # flax.nnx keeps the array of a variable under such a last name.
+    named = [str(name) for name in names if name not in (None, "value", "raw_value")]
+    return "/".join(named).lower()

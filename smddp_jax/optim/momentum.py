@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
+from jax.interpreters import partial_eval as pe
 
 
 class MomentumCorrectionState(NamedTuple):
@@ -38,7 +40,70 @@ def scale_by_momentum_correction(
       learning_rate: rate or schedule. After a rate of zero the velocity starts anew.
 
     Raises:
-      ValueError: at `init`, when the optimizer has no `optax.TraceState` or its velocity
-        does not depend on the rate.
+      ValueError: at `init`, when the optimizer has no velocity (`optax.TraceState`) or
+        one that does not depend on the rate.
     """
-    raise NotImplementedError
+
+    def rate_at(count: Any) -> jax.Array:
+        rate = learning_rate(count) if callable(learning_rate) else learning_rate
+        return jnp.asarray(rate, jnp.float32)
+
+    def init(params: Any) -> MomentumCorrectionState:
+        count = jnp.zeros([], jnp.int32)
+        rate = rate_at(count)
+        state = make(rate).init(params)
+        _check_form(make, rate, state, params)
+        return MomentumCorrectionState(count, rate, state)
+
+    def update(
+        updates: Any, state: Any, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, MomentumCorrectionState]:
+        rate, old = rate_at(state.count), state.learning_rate
+        inner = _scale_velocity(
+            state.inner_state, rate / jnp.where(old == 0, rate, old)
+        )
+        optimizer = optax.with_extra_args_support(make(rate))
+        updates, inner = optimizer.update(updates, inner, params, **extra_args)
+        count = optax.safe_increment(state.count)
+        return updates, MomentumCorrectionState(count, rate, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _is_trace(node: Any) -> bool:
+    return isinstance(node, optax.TraceState)
+
+
+def _scale_velocity(state: Any, factor: Any) -> Any:
+    def scale(node: Any) -> Any:
+        if not _is_trace(node):
+            return node
+        scaled = jax.tree.map(lambda v: v * factor.astype(v.dtype), node.trace)
+        return optax.TraceState(scaled)
+
+    return jax.tree.map(scale, state, is_leaf=_is_trace)
+
+
+def _velocity(state: Any) -> list[Any]:
+    nodes = jax.tree.leaves(state, is_leaf=_is_trace)
+    return [node.trace for node in nodes if _is_trace(node)]
+
+
+def _check_form(make: Callable[[Any], Any], rate: Any, state: Any, params: Any) -> None:
+    if not jax.tree.leaves(_velocity(state)):
+        raise ValueError(
+            "the optimizer has no velocity (optax.TraceState) to correct: momentum "
+            "correction is for momentum SGD and optax.lars"
+        )
+
+    def next_velocity(rate: Any) -> Any:
+        return _velocity(make(rate).update(params, state, params)[1])
+
+    program = jax.make_jaxpr(next_velocity)(rate)
+    _, (depends, *_) = pe.dce_jaxpr(program.jaxpr, [True] * len(program.out_avals))
+    if not depends:
+        raise ValueError(
+            "the learning rate multiplies this optimizer's velocity from outside, as "
+            "in optax.sgd (form 9 of Goyal et al. 2017): it follows a new rate by "
+            "itself, and a correction would be wrong; use the optimizer as it is"
+        )

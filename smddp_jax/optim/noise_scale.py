@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
+from jax import lax
 
-from smddp_jax.optim.reduction import AxisName
+from smddp_jax.collectives import psum
+from smddp_jax.optim.reduction import AxisName, is_reduced, pending_axes
 
 
 class GradientNoiseScaleState(NamedTuple):
@@ -61,7 +65,54 @@ def gradient_noise_scale(
     Raises:
       ValueError: one device, or gradients that arrive summed: see `as_varying`.
     """
-    raise NotImplementedError
+    reduce = optax.with_extra_args_support(reduce)
+
+    def init(params: Any) -> GradientNoiseScaleState:
+        count, zero = jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32)
+        return GradientNoiseScaleState(
+            count, zero, zero, jnp.full([], jnp.nan), reduce.init(params)
+        )
+
+    def update(
+        updates: Any, state: Any, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, GradientNoiseScaleState]:
+        devices = lax.psum(1, axis_name)
+        _check_local(updates, axis_name, devices)
+        small = psum(_square(updates), axis_name) / devices
+        updates, inner = reduce.update(updates, state.inner_state, params, **extra_args)
+        big = _square(updates)
+        # Appendix A.1: E|g_B|^2 = |G|^2 + tr(Sigma) / B, for B examples and for all.
+        batch = local_batch * devices
+        signal = (batch * big - local_batch * small) / (batch - local_batch)
+        noise = (small - big) / (1 / local_batch - 1 / batch)
+        signal = decay * state.signal + (1 - decay) * signal
+        noise = decay * state.noise + (1 - decay) * noise
+        count = optax.safe_increment(state.count)
+        scale = jnp.where(signal > 0, noise / signal, jnp.nan)
+        return updates, GradientNoiseScaleState(count, signal, noise, scale, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _square(tree: Any) -> jax.Array:
+    leaves = [
+        leaf.astype(jnp.float32) for leaf in jax.tree.leaves(tree) if is_reduced(leaf)
+    ]
+    return sum((jnp.sum(leaf**2) for leaf in leaves), start=jnp.zeros([]))
+
+
+def _check_local(updates: Any, axis_name: AxisName, devices: int) -> None:
+    if devices < 2:
+        raise ValueError(
+            f"axis {axis_name!r} has one device: the noise scale needs gradients of "
+            "two batch sizes, local and reduced"
+        )
+    for leaf in jax.tree.leaves(updates):
+        if is_reduced(leaf) and not pending_axes(leaf, axis_name):
+            raise ValueError(
+                f"gradients arrive summed over {axis_name!r}, and the local ones are "
+                "gone: differentiate with respect to as_varying(weights, axis)"
+            )
 
 
 def suggested_batch(state: Any, multiple_of: int = 1) -> int:
@@ -78,4 +129,21 @@ def suggested_batch(state: Any, multiple_of: int = 1) -> int:
     Raises:
       ValueError: there is no such state, or no estimate yet.
     """
-    raise NotImplementedError
+    found = [
+        node
+        for node in jax.tree.leaves(state, is_leaf=_is_noise_scale)
+        if _is_noise_scale(node)
+    ]
+    if not found:
+        raise ValueError("no GradientNoiseScaleState in this optimizer's state")
+    scale = float(found[0].noise_scale)
+    if not math.isfinite(scale):
+        raise ValueError(
+            f"no estimate after {int(found[0].count)} updates: the gradient is not "
+            "seen above its noise yet; go on, with more devices or a larger decay"
+        )
+    return max(1, round(scale / multiple_of)) * multiple_of
+
+
+def _is_noise_scale(node: Any) -> bool:
+    return isinstance(node, GradientNoiseScaleState)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import lax
 
@@ -28,47 +29,140 @@ class Reduction:
     op: Op = "mean"
     wire_dtype: Any = None
     pre_divide: bool = False
+    bucket_bytes: int = BUCKET_BYTES
 
     def __post_init__(self) -> None:
         if self.op not in ("mean", "sum"):
             raise ValueError(f"op is {self.op!r}: give 'mean' or 'sum'")
         if self.pre_divide and self.op == "sum":
             raise ValueError("pre_divide is for op='mean': a sum is not divided")
-
-    def __call__(self, leaves: Sequence[Any]) -> list[Any]:
-        """Reduces the leaves, by one call for all that have equal dtype and axes."""
-        return [
-            leaf if self.op == "sum" or self._divides_first(leaf) else leaf / self.count
-            for leaf in self._sum(leaves)
-        ]
-
-    @property
-    def count(self) -> int:
-        """Number of devices that take part, known while tracing."""
-        return lax.psum(1, self.axis_name)
-
-    @property
-    def axes(self) -> tuple[Hashable, ...]:
-        """The names of the axes."""
-        return axes_of(self.axis_name)
+        if self.bucket_bytes < 1:
+            raise ValueError(f"bucket_bytes is {self.bucket_bytes}: give 1 or more")
 
     def kind(self, leaf: Any) -> tuple[Any, tuple[Hashable, ...]]:
-        """Leaves of one kind can share a call."""
-        return jax.numpy.result_type(leaf), pending_axes(leaf, self.axes)
+        """Leaves of one kind share a call: the dtype, and the axes not yet summed."""
+        return jnp.result_type(leaf), pending_axes(leaf, self.axis_name)
 
-    def _sum(self, leaves: Sequence[Any]) -> list[Any]:
-        results = list(leaves)
-        by_kind: dict[Any, list[int]] = {}
+    def buckets(self, leaves: Sequence[Any]) -> list[list[int]]:
+        """Positions of neighbours of one kind, about `bucket_bytes` together."""
+        filled: list[list[int]] = []
+        open_: dict[Any, tuple[list[int], int]] = {}
         for n, leaf in enumerate(leaves):
-            by_kind.setdefault(self.kind(leaf), []).append(n)
-        for (dtype, axes), members in by_kind.items():
-            if not axes:  # summed already
-                continue
-            values = [leaves[n] for n in members]
-            if self.pre_divide:
-                values = [value / self.count for value in values]
-            wire = self.wire_dtype if dtype == jax.numpy.float32 else None
-            total = psum(values, axes, wire_dtype=wire)
-            for n, value in zip(members, total, strict=True):
-                results[n] = value
-        return results
+            kind, size = self.kind(leaf), leaf.size * leaf.dtype.itemsize
+            bucket, used = open_.get(kind, ([], self.bucket_bytes))
+            if used + size > self.bucket_bytes:
+                bucket, used = [], 0
+                filled.append(bucket)
+            bucket.append(n)
+            open_[kind] = bucket, used + size
+        return filled
+
+    def reduce(self, bucket: Sequence[Any]) -> list[Any]:
+        """Reduces leaves of one kind, by one call if they are not summed already."""
+        values = list(bucket)
+        dtype, axes = self.kind(values[0])
+        if axes and self.pre_divide:
+            values = self._divided(values)
+        if axes:
+            wire = self.wire_dtype if dtype == jnp.float32 else None
+            values = psum(values, axes, wire_dtype=wire)
+        if self.op == "mean" and not (axes and self.pre_divide):
+            values = self._divided(values)
+        return values
+
+    def _divided(self, values: Sequence[Any]) -> list[Any]:
+        count = lax.psum(1, self.axis_name)
+        return [value / count for value in values]
+
+
+def all_reduce_gradients(
+    axis_name: AxisName,
+    *,
+    op: Op = "mean",
+    wire_dtype: Any = None,
+    bucket_bytes: int = BUCKET_BYTES,
+    pre_divide: bool = False,
+) -> optax.GradientTransformation:
+    """Averages or sums gradients over a mapped axis: the first of a chain.
+
+    Every gradient must be that of this device's own loss. Inside `jax.shard_map` with
+    type checking, gradients of replicated weights arrive summed over the axis already
+    (their type says so): those are divided and not reduced again. Leaves that vary over
+    the axis are reduced, as are all leaves in `pmap` and with `check_vma=False`. None
+    and float0 leaves pass.
+
+    Clipping and everything else that is not linear belongs behind this transformation.
+
+    Args:
+      axis_name: the name of the axis, or several names.
+      op: "mean" or "sum" over the devices.
+      wire_dtype: what float32 gradients are rounded to between hosts, as in
+        `smddp_jax.psum`; gradients of other types travel as they are.
+      bucket_bytes: about how many bytes are reduced by one call. The buckets follow
+        the names of the leaves, whatever the order of the keys on this process.
+      pre_divide: divides before the sum, with op "mean": keeps the sum of float16
+        gradients in range, at the price of small ones that vanish.
+
+    Returns:
+      A stateless `optax.GradientTransformation`.
+
+    Raises:
+      ValueError: an argument is none of these, at once.
+    """
+    reduction = Reduction(axis_name, op, wire_dtype, pre_divide, bucket_bytes)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        named, tree = jax.tree_util.tree_flatten_with_path(updates)
+        leaves = [leaf for _, leaf in named]
+        order = sorted(range(len(named)), key=lambda n: natural(named[n][0]))
+        order = [n for n in order if is_reduced(leaves[n])]
+        for bucket in reduction.buckets([leaves[n] for n in order]):
+            members = [order[n] for n in bucket]
+            reduced = reduction.reduce([leaves[n] for n in members])
+            for n, value in zip(members, reduced, strict=True):
+                leaves[n] = value
+        return jax.tree.unflatten(tree, leaves), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
+
+
+def as_varying(tree: Any, axis_name: AxisName) -> Any:
+    """Weights seen as each device's own copies, so that gradients stay local.
+
+    In `jax.shard_map` with type checking, the gradient with respect to a replicated
+    weight is summed over the axis where it is made: one reduction per leaf, and once
+    per micro-batch. With respect to `as_varying(weights, axis)` it stays this device's
+    own, for `all_reduce_gradients` to reduce in buckets. Elsewhere nothing changes.
+    """
+    axes = _typed_axes(axis_name)
+    return jax.tree.map(lambda leaf: _jax_compat.make_varying(leaf, axes), tree)
+
+
+def pending_axes(leaf: Any, axis_name: AxisName) -> tuple[Hashable, ...]:
+    """The axes over which a local gradient has not been summed, as its type says."""
+    typed, varying = _typed_axes(axis_name), _jax_compat.varying_axes(leaf)
+    return tuple(a for a in _axes(axis_name) if a not in typed or a in varying)
+
+
+def is_reduced(leaf: Any) -> bool:
+    """Whether a leaf of a gradient is one: float0 stands where there is none."""
+    return jnp.result_type(leaf) != jax.dtypes.float0
+
+
+def natural(path: Sequence[Any]) -> list[Any]:
+    """Sorts names as people do: layer_2 before layer_10."""
+    parts = re.split(r"(\d+)", jax.tree_util.keystr(tuple(path)))
+    return [int(part) if n % 2 else part for n, part in enumerate(parts)]
+
+
+def _axes(axis_name: AxisName) -> tuple[Hashable, ...]:
+    return tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)
+
+
+def _typed_axes(axis_name: AxisName) -> tuple[Hashable, ...]:
+    """Those axes that types tell about: none in pmap, vmap or with check_vma=False."""
+    if not _jax_compat.checks_varying_axes():
+        return ()
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return tuple(axis for axis in _axes(axis_name) if axis in manual)
