@@ -96,6 +96,14 @@ nb::dict Stats() {
   result["failed"] = stats.failed;
   result["in_flight"] = stats.in_flight;
   result["staging_bytes"] = stats.staging_bytes;
+  const Network::Counters& network = stats.network;
+  result["wire_bytes_sent"] = network.wire.bytes_sent;
+  result["wire_bytes_received"] = network.wire.bytes_received;
+  result["frames_sent"] = network.wire.frames_sent;
+  result["frames_received"] = network.wire.frames_received;
+  result["refused_connections"] = network.refused;
+  result["stale_frames"] = network.reduced.stale;
+  result["summed_bytes"] = network.reduced.bytes_summed;
   return result;
 }
 

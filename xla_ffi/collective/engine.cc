@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "collective/local_all_reduce.h"
+#include "collective/local_stage.h"
 #include "collective/result_pages.h"
 
 namespace smddp {

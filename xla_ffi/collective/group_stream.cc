@@ -86,7 +86,9 @@ bool GroupStream::Ready() {
 }
 
 void GroupStream::Lose(int process, const std::string& why) {
-  losses_.try_emplace(process).first->second.why = why;
+  Loss& loss = losses_[process];
+  // Its last word says more than that its connection ended after it.
+  if (loss.why.empty()) loss.why = why;
 }
 
 // A member of this host that left after its last step has given all that step needs;

@@ -2,6 +2,8 @@
 #include "collective/network.h"
 
 #include <algorithm>
+#include <chrono>
+#include <numeric>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -9,11 +11,13 @@
 #include "base/hash.h"
 #include "base/hmac.h"
 #include "base/log.h"
+#include "plan/topology.h"
 
 namespace smddp {
 namespace {
 
 constexpr size_t kMaxLanes = 256;
+constexpr double kGraceSeconds = 1.0;
 
 // Of a connection that we asked for: which peer, which lane. Never 0.
 uint64_t Token(int peer, size_t lane) {
@@ -99,8 +103,20 @@ Result<std::unique_ptr<Network>> Network::Start(const Roster& roster,
   SMDDP_RETURN_IF_ERROR(network->Listen(store));
   SMDDP_RETURN_IF_ERROR(network->TradeAddresses(store, deadline));
   for (auto& lane : network->lanes_) lane->lane().Start();
+  network->ReachCounterparts();
   SMDDP_RETURN_IF_ERROR(network->MeetReducers(deadline));
   return network;
+}
+
+// Most groups need them, and who has no connection is not missed when it dies.
+void Network::ReachCounterparts() {
+  std::vector<int> all(static_cast<size_t>(roster_.processes()));
+  std::iota(all.begin(), all.end(), 0);
+  const Topology topology(all, roster_.host_ids(), roster_.process());
+  if (!topology.on_rail()) return;
+  for (size_t h = 0; h < topology.hosts(); ++h) {
+    if (h != topology.my_host()) Reach(topology.counterpart(h));
+  }
 }
 
 // Rank 0 names the job, and makes a secret if the launcher made none.
@@ -176,13 +192,17 @@ Status Network::MeetReducers(const Deadline& deadline) {
       ConnectReducer(r, lane, deadline.SecondsLeft());
     }
   }
+  // A connection that comes too late says why by itself.
+  const std::chrono::duration<double> patience(deadline.SecondsLeft() + kGraceSeconds);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] {
+  const bool met = changed_.wait_for(lock, patience, [this] {
     return meeting_failed_ || std::all_of(reducer_lanes_.begin(), reducer_lanes_.end(),
                                           [this](size_t n) { return n == lanes(); });
   });
   met_ = true;
-  return meeting_failed_.value_or(Status());
+  if (met) return meeting_failed_.value_or(Status());
+  return Status(StatusCode::kDeadline,
+                "a dedicated reducer came and went again while the job was started");
 }
 
 Identity Network::Me() const {
@@ -270,7 +290,9 @@ void Network::OnFailed(uint64_t token, const Status& why) {
   }
   const std::lock_guard lock(mutex_);
   if (met_) {
-    LogWarning(Name(peer) + " is not used any more: " + why.message());
+    if (roster_.process() == 0) {
+      LogWarning(Name(peer) + " is not used any more: " + why.message());
+    }
     return;
   }
   meeting_failed_ = why;

@@ -2,8 +2,8 @@
 // This process on the network: its listener, its lanes, and who of the others is there.
 //
 // Start() meets the job over the key-value store, listens, and connects to the dedicated
-// reducers; connections to workers on other hosts are made when a group needs them. Owned
-// by Streams. Methods are called by the thread that holds the engine's progress lock;
+// reducers and to this process's counterparts on the other hosts; connections to more of
+// their workers are made when a group needs them. Owned by Streams. Methods are called by the thread that holds the engine's progress lock;
 // events come from the network's threads, without any lock of ours but a lane's.
 #pragma once
 
@@ -87,6 +87,7 @@ class Network {
   Status Listen(KeyValueStore& store);
   Status AgreeOnJob(KeyValueStore& store, const Deadline& deadline);
   Status TradeAddresses(KeyValueStore& store, const Deadline& deadline);
+  void ReachCounterparts();
   Status MeetReducers(const Deadline& deadline);
   Status Admit(const Identity& peer) const;
   void OnPeer(const Identity& peer, uint64_t token, UniqueFd socket);

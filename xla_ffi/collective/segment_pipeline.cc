@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "collective/local_all_reduce.h"
+#include "collective/local_stage.h"
 #include "collective/wire_types.h"
 #include "plan/partition.h"
 #include "reduce/reduce.h"

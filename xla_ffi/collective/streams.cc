@@ -13,6 +13,11 @@ constexpr size_t kCachedRings = size_t{2} << 20;
 // Shorter segments cost more in waking each other than they save in the cache.
 constexpr size_t kLeastCachedSlot = size_t{64} << 10;
 
+bool IsMember(const GroupStream& stream, int process) {
+  const std::vector<int>& members = stream.group().processes();
+  return std::binary_search(members.begin(), members.end(), process);
+}
+
 }  // namespace
 
 Streams::Streams(const Settings& settings, Workers& workers, FinishCall finish, Wake wake)
@@ -93,6 +98,9 @@ GroupStream* Streams::StreamOf(const std::shared_ptr<const Group>& group) {
   if (const Status opened = found->second->Open(slot_bytes); !opened.ok()) {
     found->second->Fail(opened.code(), opened.message(), /*tell=*/false);
   }
+  for (const auto& [process, why] : lost_) {
+    if (IsMember(*found->second, process)) found->second->Lose(process, why);
+  }
   return found->second.get();
 }
 
@@ -140,11 +148,9 @@ void Streams::HandleLosses() {
     const std::string text = (mesh()->IsLocal(process) ? mesh()->Describe(process)
                                                        : network()->Describe(process)) +
                              " " + why;
+    lost_.try_emplace(process, text);
     for (auto& [id, stream] : streams_) {
-      const auto& members = stream->group().processes();
-      if (std::binary_search(members.begin(), members.end(), process)) {
-        stream->Lose(process, text);
-      }
+      if (IsMember(*stream, process)) stream->Lose(process, text);
     }
   }
 }

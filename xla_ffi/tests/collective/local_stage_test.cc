@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "collective/call.h"
-#include "collective/local_all_reduce.h"
+#include "collective/local_stage.h"
 #include "comm/group.h"
 
 namespace smddp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collective/local_all_reduce.h"
+#include "collective/local_stage.h"
 
 #include <algorithm>
 #include <cstring>
