@@ -18,6 +18,7 @@ NATIVE_FLOORS = {
     "reduce": 1,
     "plan": 1,
     "wire": 1,
+    "device": 1,
     "transport": 2,
     "host": 2,
     "comm": 3,

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels as CUDA sees them. Each source file that includes this compiles the entries
+// of one operator: cuda_sum.cu, cuda_max.cu, cuda_min.cu, cuda_gather.cu.
+#pragma once
+
+#include "device/call.h"
+#include "device/cuda_execution.h"
+#include "device/kernel_table.h"
+
+namespace smddp::device {
+
+template <class Op, class In, class Out>
+__global__ void __launch_bounds__(kThreads)
+    SmddpKernel(const __grid_constant__ Call call) {
+  const CudaExecution exec;
+  Run<Op, In, Out>(exec, call);
+}
+
+template <class Op, class In, class Out>
+struct CudaKernel {
+  static constexpr void (*kFunction)(Call) = SmddpKernel<Op, In, Out>;
+};
+
+using CudaFunction = void (*)(Call);
+
+// nullptr where there is no such kernel.
+CudaFunction FindCudaSum(DType in, DType out);
+CudaFunction FindCudaMax(DType in, DType out);
+CudaFunction FindCudaMin(DType in, DType out);
+CudaFunction FindCudaGather(DType in, DType out, bool scaled);
+
+}  // namespace smddp::device

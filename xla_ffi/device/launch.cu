@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "device/cuda_kernel.h"
+#include "device/launch.h"
+#include "device/make_call.h"
+
+namespace smddp::device {
+namespace {
+
+CudaFunction FindReduce(ReduceOp op, DType in, DType out) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return FindCudaSum(in, out);
+    case ReduceOp::kMax:
+      return FindCudaMax(in, out);
+    case ReduceOp::kMin:
+      return FindCudaMin(in, out);
+  }
+  return nullptr;
+}
+
+Status Launch(CudaFunction function, const std::string& name, DType in, DType out,
+              const Call& call, StreamHandle stream) {
+  const std::string what = name + " of " + Name(in) + " to " + Name(out);
+  if (function == nullptr) {
+    return Status(StatusCode::kInvalidArgument, "no kernel for " + what);
+  }
+  void* arguments[] = {const_cast<Call*>(&call)};
+  const cudaError_t error =
+      cudaLaunchKernel(reinterpret_cast<const void*>(function), dim3(call.blocks),
+                       dim3(kThreads), arguments, 0, static_cast<cudaStream_t>(stream));
+  if (error == cudaSuccess) return {};
+  return Status(StatusCode::kSystem, what + " on rank " + std::to_string(call.rank) +
+                                         ": CUDA says: " + cudaGetErrorString(error));
+}
+
+}  // namespace
+
+Status LaunchReduce(ReduceOp op, DType in, DType out, const Call& call,
+                    StreamHandle stream) {
+  const CudaFunction function = FindReduce(op, KernelType(in), KernelType(out));
+  return Launch(function, Name(op), in, out, call, stream);
+}
+
+Status LaunchAllGather(DType in, DType out, const Call& call, StreamHandle stream) {
+  const CudaFunction function =
+      FindCudaGather(KernelType(in), KernelType(out), call.scale != 1);
+  return Launch(function, "all-gather", in, out, call, stream);
+}
+
+}  // namespace smddp::device

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts a Call on a CUDA stream. Needs no CUDA header, and no driver before the first
+// call.
+//
+// Enqueues and returns: nothing here waits. Calls of one group go to one stream, in the
+// order of their numbers. Any thread may call, with the GPU of `stream` made current.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "device/call.h"
+
+namespace smddp::device {
+
+// A cudaStream_t.
+using StreamHandle = void*;
+
+// `in` and `out`: see KernelType(); the call's algorithm is any but kAllGather.
+Status LaunchReduce(ReduceOp op, DType in, DType out, const Call& call,
+                    StreamHandle stream);
+
+Status LaunchAllGather(DType in, DType out, const Call& call, StreamHandle stream);
+
+}  // namespace smddp::device
