@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 
@@ -100,18 +100,19 @@ def _counters(interface: str) -> dict[str, float]:
         "minor_faults": resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
     }
     if interface:
-        counted["sent_bytes"] = int(os.pread(_statistic(interface, "tx_bytes"), 32, 0))
-        counted["received_bytes"] = int(
-            os.pread(_statistic(interface, "rx_bytes"), 32, 0)
-        )
+        counted["sent_bytes"] = _statistic(interface, "tx_bytes")
+        counted["received_bytes"] = _statistic(interface, "rx_bytes")
     return counted
 
 
-@functools.cache
 def _statistic(interface: str, name: str) -> int:
-    """A descriptor, kept open: what a rank does between two calls, the others wait for."""
-    path = Path("/sys/class/net", interface, "statistics", name)
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return int(os.pread(_opened(interface, name).fileno(), 32, 0))
+
+
+@functools.cache
+def _opened(interface: str, name: str) -> BinaryIO:
+    """Kept open: what a rank does between two calls, the others wait for."""
+    return Path("/sys/class/net", interface, "statistics", name).open("rb")
 
 
 @contextlib.contextmanager
