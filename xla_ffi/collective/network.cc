@@ -100,22 +100,25 @@ Result<std::unique_ptr<Network>> Network::Start(const Roster& roster,
   std::unique_ptr<Network> network(new Network(roster, settings, std::move(events)));
   SMDDP_RETURN_IF_ERROR(network->MakeLanes());
   SMDDP_RETURN_IF_ERROR(network->AgreeOnJob(store, deadline));
+  network->AwaitCounterparts();
   SMDDP_RETURN_IF_ERROR(network->Listen(store));
   SMDDP_RETURN_IF_ERROR(network->TradeAddresses(store, deadline));
   for (auto& lane : network->lanes_) lane->lane().Start();
-  network->ReachCounterparts();
-  SMDDP_RETURN_IF_ERROR(network->MeetReducers(deadline));
+  SMDDP_RETURN_IF_ERROR(network->MeetPeers(deadline));
   return network;
 }
 
-// Most groups need them, and who has no connection is not missed when it dies.
-void Network::ReachCounterparts() {
+// Most groups need them, and the death of one that is not connected would go unnoticed.
+void Network::AwaitCounterparts() {
   std::vector<int> all(static_cast<size_t>(roster_.processes()));
   std::iota(all.begin(), all.end(), 0);
   const Topology topology(all, roster_.host_ids(), roster_.process());
   if (!topology.on_rail()) return;
   for (size_t h = 0; h < topology.hosts(); ++h) {
-    if (h != topology.my_host()) Reach(topology.counterpart(h));
+    if (h == topology.my_host()) continue;
+    for (size_t lane = 0; lane < lanes(); ++lane) {
+      awaited_.emplace(topology.counterpart(h), lane);
+    }
   }
 }
 
@@ -186,7 +189,11 @@ Status Network::TradeAddresses(KeyValueStore& store, const Deadline& deadline) {
   return Status();
 }
 
-Status Network::MeetReducers(const Deadline& deadline) {
+Status Network::MeetPeers(const Deadline& deadline) {
+  // Those that connect to us may have done so already.
+  for (int p = 0; p < roster_.process(); ++p) {
+    if (Awaits(p)) Reach(p);
+  }
   for (size_t r = 0; r < settings_.reducers.size(); ++r) {
     for (size_t lane = 0; lane < lanes(); ++lane) {
       ConnectReducer(r, lane, deadline.SecondsLeft());
@@ -196,13 +203,28 @@ Status Network::MeetReducers(const Deadline& deadline) {
   const std::chrono::duration<double> patience(deadline.SecondsLeft() + kGraceSeconds);
   std::unique_lock lock(mutex_);
   const bool met = changed_.wait_for(lock, patience, [this] {
-    return meeting_failed_ || std::all_of(reducer_lanes_.begin(), reducer_lanes_.end(),
-                                          [this](size_t n) { return n == lanes(); });
+    return meeting_failed_ ||
+           (awaited_.empty() && std::all_of(reducer_lanes_.begin(), reducer_lanes_.end(),
+                                            [this](size_t n) { return n == lanes(); }));
   });
   met_ = true;
   if (met) return meeting_failed_.value_or(Status());
+  if (!awaited_.empty()) {
+    return Status(StatusCode::kDeadline,
+                  "no connection from " + Name(awaited_.begin()->first) +
+                      " came; check that it runs, that the address of rank " +
+                      std::to_string(roster_.process()) + ", " +
+                      greeter_->address().Text() +
+                      ", can be reached from there (SMDDP_INTERFACE, SMDDP_PORT) and "
+                      "that no firewall is between");
+  }
   return Status(StatusCode::kDeadline,
                 "a dedicated reducer came and went again while the job was started");
+}
+
+bool Network::Awaits(int process) {
+  const std::lock_guard lock(mutex_);
+  return awaited_.contains({process, 0});
 }
 
 Identity Network::Me() const {
@@ -270,13 +292,16 @@ void Network::OnPeer(const Identity& peer, uint64_t token, UniqueFd socket) {
     const auto lock = lane(index).lane().Lock();
     lane(index).AddPeer(number, std::move(socket));
   }
-  if (number >= first_reducer()) {
+  {
     const std::lock_guard lock(mutex_);
-    const auto r = static_cast<size_t>(number - first_reducer());
-    if (++reducer_lanes_[r] == lanes() && reducer_warned_[r]) {
-      LogWarning(Name(number) + " is back and gets its share again");
-      reducer_warned_[r] = false;
+    if (number >= first_reducer()) {
+      const auto r = static_cast<size_t>(number - first_reducer());
+      if (++reducer_lanes_[r] == lanes() && reducer_warned_[r]) {
+        LogWarning(Name(number) + " is back and gets its share again");
+        reducer_warned_[r] = false;
+      }
     }
+    awaited_.erase({number, index});
     changed_.notify_all();
   }
   events_.wake();
@@ -286,11 +311,10 @@ void Network::OnFailed(uint64_t token, const Status& why) {
   const int peer = PeerOf(token);
   if (peer < first_reducer()) {
     events_.on_lost(peer, "cannot be reached: " + why.message());
-    return;
   }
   const std::lock_guard lock(mutex_);
   if (met_) {
-    if (roster_.process() == 0) {
+    if (peer >= first_reducer() && roster_.process() == 0) {
       LogWarning(Name(peer) + " is not used any more: " + why.message());
     }
     return;

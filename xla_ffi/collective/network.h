@@ -3,8 +3,9 @@
 //
 // Start() meets the job over the key-value store, listens, and connects to the dedicated
 // reducers and to this process's counterparts on the other hosts; connections to more of
-// their workers are made when a group needs them. Owned by Streams. Methods are called by the thread that holds the engine's progress lock;
-// events come from the network's threads, without any lock of ours but a lane's.
+// their workers are made when a group needs them. Owned by Streams. Methods are called by
+// the thread that holds the engine's progress lock; events come from the network's
+// threads, without any lock of ours but a lane's.
 #pragma once
 
 #include <condition_variable>
@@ -17,6 +18,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.h"
@@ -87,8 +89,9 @@ class Network {
   Status Listen(KeyValueStore& store);
   Status AgreeOnJob(KeyValueStore& store, const Deadline& deadline);
   Status TradeAddresses(KeyValueStore& store, const Deadline& deadline);
-  void ReachCounterparts();
-  Status MeetReducers(const Deadline& deadline);
+  void AwaitCounterparts();
+  bool Awaits(int process);
+  Status MeetPeers(const Deadline& deadline);
   Status Admit(const Identity& peer) const;
   void OnPeer(const Identity& peer, uint64_t token, UniqueFd socket);
   void OnFailed(uint64_t token, const Status& why);
@@ -108,7 +111,8 @@ class Network {
   std::mutex mutex_;  // Guards what follows; the last one taken.
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::deque<Mail>> mail_;
-  std::vector<size_t> reducer_lanes_;  // Connected lanes, by dedicated reducer.
+  std::set<std::pair<int, size_t>> awaited_;  // By Start(): counterpart and lane.
+  std::vector<size_t> reducer_lanes_;         // Connected lanes, by dedicated reducer.
   std::vector<bool> reducer_warned_;
   std::optional<Status> meeting_failed_;
   bool met_ = false;  // Start() is over.
