@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workers on other hosts that are gone before a group has anything to do with them.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/collective/job.h"
+
+namespace smddp {
+namespace {
+
+TEST(LostHostsTest, AWorkerThatDiesBeforeTheFirstCallIsNamed) {
+  for (const int dies : {0, 1}) {
+    Job job({2, 1, 2});
+    job.Kill(dies);
+    OpInstance op = MakeOp(1);
+    Buffers<float> buffers(1, {10'000});
+    Submit(job, 1 - dies, op, 1, MakeSignature(ReduceOp::kSum, DType::kF32, {10'000}),
+           buffers);
+    ExpectError(buffers, StatusCode::kPeerLost, Words{"rank " + std::to_string(dies)});
+  }
+}
+
+TEST(LostHostsTest, AGroupThatIsMadeAfterTheLossIsTold) {
+  Job job({4, 1, 2});
+  job.Kill(3);
+  const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, {10'000});
+  OpInstance of_all = MakeOp(1);
+  Buffers<float> buffers(1, {10'000});
+  Submit(job, 1, of_all, 1, signature, buffers);
+  ExpectError(buffers, StatusCode::kPeerLost, Words{"rank 3"});
+
+  const std::vector<Member> members = {{Job::Device(1, 0), 1}, {Job::Device(3, 0), 3}};
+  const auto pair = std::make_shared<const Group>(members, 1);
+  OpInstance of_pair = MakeOp(2);
+  Buffers<float> more(1, {10'000});
+  Participant participant;
+  participant.inputs.push_back(more.in[0][0].data());
+  participant.outputs.push_back(more.out[0][0].data());
+  participant.done = [&](const Status& status) {
+    more.status[0] = status;
+    more.left.count_down();
+  };
+  job.engine(1).Submit(of_pair, 2, Job::Device(1, 0), pair, signature,
+                       std::move(participant));
+  ExpectError(more, StatusCode::kPeerLost, Words{"rank 3"});
+}
+
+}  // namespace
+}  // namespace smddp
