@@ -2,6 +2,7 @@
 # make demo   train a Flax model on 4 processes x 2 CPU devices, with one changed line
 # make test   pytest, then the native tests plain, under TSan and under ASan+UBSan
 # make lint   ruff, pyright, clang-format, the architecture test, the stub check
+# make gpu-check   our GPU kernels, on a machine that has nvcc and a GPU
 # make bench  our collectives beside XLA's, in one process and in four
 # PYTHON chooses the interpreter, JAX the jax to install, VENV where all of it goes.
 PYTHON ?= python3
@@ -18,12 +19,13 @@ export PATH := $(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-CC_SOURCES := $(shell find xla_ffi benchmarks -name '*.cc' -o -name '*.h')
-PACKAGE := pyproject.toml $(shell find xla_ffi smddp_jax -name '*.cc' -o -name '*.h' \
+CC_SOURCES := $(shell find xla_ffi benchmarks -name '*.cc' -o -name '*.cu' -o -name '*.h')
+PACKAGE := pyproject.toml $(shell find xla_ffi smddp_jax -name '*.cc' -o -name '*.cu' -o -name '*.h' \
   -o -name 'CMake*' -o -name '*.cmake' -o -name '*.py')
 NATIVE_PRESETS := release tsan asan
 
-.PHONY: demo test pytest native lint format bench results stub install clean FORCE
+.PHONY: demo test pytest native gpu-build gpu-code gpu-check lint format bench results \
+  stub install clean FORCE
 .DELETE_ON_ERROR:
 
 demo: install
@@ -50,6 +52,25 @@ native-%: $(VENV)/.environment FORCE
 	cmake -S xla_ffi --preset $* >build/native-$*.log || { cat build/native-$*.log; exit 1; }
 	cmake --build build/$*
 	ctest --test-dir build/$* --no-tests=error
+
+# The kernels for GPUs: built, which needs nvcc and no GPU.
+gpu-build:
+	@mkdir -p build
+	cmake -S xla_ffi --preset cuda
+	cmake --build build/cuda --target gpu_check
+
+# Looks at the code that nvcc made; cuobjdump comes from PyPI.
+gpu-code: gpu-build $(VENV)/.environment
+	$(PIP) install --group gpu
+	$(BIN)/python xla_ffi/tests/gpu/check_code.py build/cuda/device/libsmddp_device_cuda.a
+
+# Runs them, on a GPU; downloads nothing.
+gpu-check: gpu-build
+	build/cuda/tests/gpu/gpu_check
+	@if command -v compute-sanitizer >/dev/null; then \
+	  compute-sanitizer --target-processes all --error-exitcode 3 \
+	    build/cuda/tests/gpu/gpu_check small; \
+	else echo 'compute-sanitizer was not found: memcheck was NOT run'; fi
 
 lint: install $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -178,11 +178,13 @@ def test_foreign_headers_stay_in_their_place(prefix: str, folder: str) -> None:
 def test_native_sources_are_listed_in_cmake() -> None:
     missing = []
     for file in _native_files():
-        if file.suffix != ".cc":
+        if file.suffix not in {".cc", ".cu"}:
             continue
         parts = file.relative_to(NATIVE).parts
-        lists = NATIVE / (parts[0] if len(parts) > 1 else "") / "CMakeLists.txt"
-        if not re.search(rf"\b{re.escape(file.name)}", lists.read_text()):
+        top = NATIVE / (parts[0] if len(parts) > 1 else "")
+        lists = [folder / "CMakeLists.txt" for folder in (top, file.parent)]
+        text = "".join(each.read_text() for each in lists if each.exists())
+        if not re.search(rf"\b{re.escape(file.name)}", text):
             missing.append(_name(file))
     assert not missing
 
