@@ -15,12 +15,16 @@ from smddp_jax.data.epochs import Remainder, epoch_indices, steps_per_epoch
 class GrainSampler:
     """A `grain.samplers.Sampler`: a rank's samples, epoch after epoch.
 
-    It splits the samples itself: leave the loader's `shard_options` at none. The
-    loader's iterators save and restore their place, and check the sampler's `repr`.
+    It splits the samples itself: the loader must not. The loader's iterators save and
+    restore their place, and compare the sampler's `repr`.
 
     Example:
       >>> sampler = GrainSampler(len(source), seed=0, rank=0, size=8, remainder="drop")
-      >>> loader = grain.DataLoader(data_source=source, sampler=sampler)
+      >>> loader = grain.DataLoader(
+      ...     data_source=source,
+      ...     sampler=sampler,
+      ...     shard_options=grain.sharding.NoSharding(),
+      ... )
     """
 
     def __init__(

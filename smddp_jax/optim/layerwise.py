@@ -23,7 +23,7 @@ def lars(
     nesterov: bool = False,
     trust_coefficient: float = 0.001,
     eps: float = 0.0,
-    mask: Mask = weight_decay_mask,
+    mask: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """LARS: momentum SGD with a rate per layer (You et al. 2017, arXiv 1708.03888).
 
@@ -43,8 +43,11 @@ def lars(
       nesterov: Nesterov's momentum.
       trust_coefficient: the length of a step relative to the weight's norm.
       eps: added to the norm of the update.
-      mask: True for the leaves to decay and to adapt; a tree or a function of one.
+      mask: True for the leaves to decay and to adapt; a tree or a function of one, by
+        default `weight_decay_mask`. `optax.inject_hyperparams` must be told that a
+        function is no schedule: `static_args="mask"`.
     """
+    mask = weight_decay_mask if mask is None else mask
     return optax.chain(
         _decay_what_moves(weight_decay, mask),
         optax.masked(optax.scale_by_trust_ratio(0.0, trust_coefficient, eps), mask),
@@ -60,7 +63,7 @@ def lamb(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-6,
-    mask: Mask = weight_decay_mask,
+    mask: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """LAMB: Adam with a rate per layer (You et al. 2019, arXiv 1904.00962).
 
@@ -73,8 +76,11 @@ def lamb(
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: Adam's, outside of the root.
-      mask: True for the leaves to decay and to adapt; a tree or a function of one.
+      mask: True for the leaves to decay and to adapt; a tree or a function of one, by
+        default `weight_decay_mask`. `optax.inject_hyperparams` must be told that a
+        function is no schedule: `static_args="mask"`.
     """
+    mask = weight_decay_mask if mask is None else mask
     return optax.chain(
         optax.scale_by_adam(b1, b2, eps),
         _decay_what_moves(weight_decay, mask),
