@@ -9,8 +9,10 @@
 
 namespace smddp::device {
 
+// One block of a multiprocessor at a time: its threads get twice the registers that two
+// would leave them, for loads under way.
 template <class Op, class In, class Out>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     SmddpKernel(const __grid_constant__ Call call) {
   const CudaExecution exec;
   Run<Op, In, Out>(exec, call);

@@ -84,7 +84,7 @@ struct Arrays {
 
 class Ranks {
  public:
-  explicit Ranks(uint32_t ranks, size_t half_bytes = size_t{1} << 16)
+  explicit Ranks(uint32_t ranks, size_t half_bytes = size_t{1} << 17)
       : ranks_(ranks), flags_(ranks), watches_(ranks), streams_(ranks) {
     for (uint32_t r = 0; r < ranks; ++r) {
       staging_.push_back(std::make_unique<Vector[]>(2 * half_bytes / sizeof(Vector)));
