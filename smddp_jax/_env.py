@@ -15,6 +15,9 @@ from typing import Any
 
 from smddp_jax._errors import SettingError
 
+# The value of SMDDP_WEIGHTS that asks for a measurement.
+MEASURE = "measure"
+
 _UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30}
 _SIZE = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
 
@@ -91,7 +94,9 @@ def _addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
-def _weights(text: str) -> tuple[float, ...]:
+def _weights(text: str) -> tuple[float, ...] | str:
+    if text == MEASURE:
+        return MEASURE
     weights = tuple(float(part) for part in text.split(","))
     if not all(0 < weight < float("inf") for weight in weights):
         raise ValueError
@@ -140,7 +145,7 @@ _FLAG = (_flag, "1 or 0")
 _TEXT = (_text, "any text")
 _ADDRESS = (_address, "host:port, such as 10.0.0.1:4321 or [::1]:4321")
 _ADDRESSES = (_addresses, "host:port,... with no address twice")
-_WEIGHTS = (_weights, "positive numbers, such as 1,1,2.5")
+_WEIGHTS = (_weights, "positive numbers, such as 1,1,2.5, or measure")
 _CONNECTIONS = (_connections, "a whole number from 1 to 16")
 _PORT = (_port, "a port number, or 0")
 _SECRET = (_secret, "any text of 16 characters or more")
@@ -203,7 +208,8 @@ SETTINGS: tuple[Setting, ...] = (
         *_WEIGHTS,
         (),
         "Relative speed of the network interface of each worker host in rank order, "
-        "then of each reducer; unset: all alike.",
+        "then of each reducer; measure: found out when the job starts; unset: all "
+        "alike.",
         agreed=True,
     ),
     Setting(

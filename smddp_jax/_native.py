@@ -67,7 +67,9 @@ def settings(
     values.huge_pages = _env.get("SMDDP_HUGE_PAGES")
     values.host_id = host_id
     values.reducers = list(reducers)
-    values.weights = list(_env.get("SMDDP_WEIGHTS"))
+    weights = _env.get("SMDDP_WEIGHTS")
+    values.measure_weights = weights == _env.MEASURE
+    values.weights = [] if values.measure_weights else list(weights)
     values.shard_bytes = _env.get("SMDDP_SHARD_BYTES")
     values.connections = _env.get("SMDDP_CONNECTIONS")
     values.interface = _env.get("SMDDP_INTERFACE")

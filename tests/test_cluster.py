@@ -168,6 +168,7 @@ def test_sizes_have_units(text, value) -> None:
     [
         ("SMDDP_REDUCERS", "h:1, [::1]:2", ("h:1", "[::1]:2")),
         ("SMDDP_WEIGHTS", "1,2.5", (1.0, 2.5)),
+        ("SMDDP_WEIGHTS", "measure", "measure"),
         ("SMDDP_WIRE_DTYPE", "bf16", "bfloat16"),
         ("SMDDP_WIRE_DTYPE", "float16", "float16"),
     ],
@@ -212,8 +213,12 @@ def test_every_setting_reaches_the_engine(monkeypatch) -> None:
     values = _native.settings(_native.load(), *arguments)
     wanted = {field: value for _, field, value in given.values()}
     wanted |= {"host_id": "here", "reducers": ["r:1", "r:2"], "coordinator": "c:3"}
+    wanted |= {"measure_weights": False}
     fields = [name for name in dir(values) if not name.startswith("_")]
     assert {name: getattr(values, name) for name in fields} == wanted
+    monkeypatch.setenv("SMDDP_WEIGHTS", "measure")
+    values = _native.settings(_native.load(), *arguments)
+    assert (values.weights, values.measure_weights) == ([], True)
 
 
 def test_unset_and_empty_mean_the_default() -> None:

@@ -124,6 +124,7 @@ NB_MODULE(_core, m) {
       .def_rw("host_id", &Settings::host_id)
       .def_rw("reducers", &Settings::reducers)
       .def_rw("weights", &Settings::weights)
+      .def_rw("measure_weights", &Settings::measure_weights)
       .def_rw("shard_bytes", &Settings::shard_bytes)
       .def_rw("connections", &Settings::connections)
       .def_rw("interface", &Settings::interface)

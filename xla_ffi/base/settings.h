@@ -30,8 +30,10 @@ struct Settings {
   // SMDDP_REDUCERS: "host:port" of each dedicated reducer; the same list everywhere.
   std::vector<std::string> reducers;
   // SMDDP_WEIGHTS: relative speed of the NIC of each worker host in rank order, then of
-  // each dedicated reducer. Empty: all alike.
+  // each dedicated reducer. Empty: all alike, or measured.
   std::vector<double> weights;
+  // SMDDP_WEIGHTS=measure: the job measures them when it starts.
+  bool measure_weights = false;
   // SMDDP_SHARD_BYTES: what one reducer gets of a segment, about.
   size_t shard_bytes = size_t{32} << 10;
   // SMDDP_CONNECTIONS: connections, and threads that serve them, between two processes.

@@ -44,6 +44,8 @@ Network::Network(const Roster& roster, const Settings& settings, Events events)
     : roster_(roster),
       settings_(settings),
       events_(std::move(events)),
+      nic_speeds_(*this, roster_, settings.reducers.size()),
+      weights_(settings.weights),
       addresses_(static_cast<size_t>(roster.processes())),
       reducer_lanes_(settings.reducers.size()),
       reducer_warned_(settings.reducers.size()) {}
@@ -65,6 +67,9 @@ Status Network::MakeLanes() {
     NetworkLane::Events of_lane;
     of_lane.on_mail = [this](uint64_t stream, Mail mail) {
       Post(stream, std::move(mail));
+    };
+    of_lane.on_probed = [this](int peer, uint64_t burst) {
+      nic_speeds_.Answered(peer, burst);
     };
     of_lane.on_lost = [this, index](int peer, const std::string& why) {
       OnLost(index, peer, why);
@@ -105,6 +110,11 @@ Result<std::unique_ptr<Network>> Network::Start(const Roster& roster,
   SMDDP_RETURN_IF_ERROR(network->TradeAddresses(store, deadline));
   for (auto& lane : network->lanes_) lane->lane().Start();
   SMDDP_RETURN_IF_ERROR(network->MeetPeers(deadline));
+  if (settings.measure_weights) {
+    auto weights = network->nic_speeds_.Measure(store, deadline);
+    SMDDP_RETURN_IF_ERROR(weights.status());
+    network->weights_ = std::move(*weights);
+  }
   return network;
 }
 
@@ -324,6 +334,7 @@ void Network::OnFailed(uint64_t token, const Status& why) {
 }
 
 void Network::OnLost(size_t lane, int peer, const std::string& why) {
+  nic_speeds_.Lost(peer, why);
   if (peer < first_reducer()) {
     events_.on_lost(peer, why);
     return;
@@ -363,11 +374,11 @@ std::deque<Mail> Network::TakeMail(uint64_t stream) {
 }
 
 double Network::NicOf(int process) const {
-  if (settings_.weights.empty()) return 1.0;
+  if (weights_.empty()) return 1.0;
   const std::vector<int> hosts = roster_.hosts();
   for (size_t h = 0; h < hosts.size(); ++h) {
     if (roster_.card(hosts[h]).host_id == roster_.card(process).host_id) {
-      return settings_.weights[h];
+      return weights_[h];
     }
   }
   return 1.0;
@@ -375,9 +386,8 @@ double Network::NicOf(int process) const {
 
 std::vector<double> Network::ReducerNics() const {
   const size_t count = settings_.reducers.size();
-  if (settings_.weights.empty()) return std::vector<double>(count, 1.0);
-  return {settings_.weights.end() - static_cast<ptrdiff_t>(count),
-          settings_.weights.end()};
+  if (weights_.empty()) return std::vector<double>(count, 1.0);
+  return {weights_.end() - static_cast<ptrdiff_t>(count), weights_.end()};
 }
 
 void Network::Leave(const std::string& reason, double seconds) {

@@ -25,6 +25,7 @@
 #include "base/settings.h"
 #include "base/status.h"
 #include "collective/network_lane.h"
+#include "collective/nic_speeds.h"
 #include "comm/kv_store.h"
 #include "comm/roster.h"
 #include "transport/greeter.h"
@@ -75,6 +76,8 @@ class Network {
 
   // "rank 3 (on node7)".
   std::string Describe(int process) const { return roster_.Describe(process); }
+  // The same with its address, or a dedicated reducer's.
+  std::string Name(int peer) const;
   // Tells every peer that we leave and why, sends what is left, closes. Without locks.
   void Leave(const std::string& reason, double seconds);
   Counters counters();
@@ -98,11 +101,12 @@ class Network {
   void OnLost(size_t lane, int peer, const std::string& why);
   void ConnectReducer(size_t reducer, size_t lane, double seconds);
   Identity Me() const;
-  std::string Name(int peer) const;
 
   const Roster roster_;
   const Settings settings_;
   const Events events_;
+  NicSpeeds nic_speeds_;
+  std::vector<double> weights_;  // Of hosts, then reducers. Empty: all alike.
   std::string secret_;
   uint64_t job_ = 0;
   std::vector<std::string> addresses_;  // By process; empty for those of this host.

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "transport/probe.h"
 #include "transport/tcp_transport.h"
 
 namespace smddp {
@@ -81,6 +82,12 @@ Status NetworkLane::Received(int peer, const FrameHeader& header,
       SMDDP_RETURN_IF_ERROR(shape.status());
       return reducer_->Open(peer, header, *shape);
     }
+    case FrameKind::kProbe:
+      AnswerProbe(transport(), peer, header);
+      return Status();
+    case FrameKind::kProbed:
+      events_.on_probed(peer, header.value);
+      return Status();
     case FrameKind::kPush:
       return reducer_->Received(peer, header);
     case FrameKind::kResult:

@@ -32,6 +32,8 @@ class NetworkLane : private Transport::Receiver {
  public:
   struct Events {
     std::function<void(uint64_t stream, Mail mail)> on_mail;
+    // A burst to the peer is there, see transport/probe.h.
+    std::function<void(int peer, uint64_t burst)> on_probed;
     // `why` completes "rank N ..." or "reducer N ...".
     std::function<void(int peer, const std::string& why)> on_lost;
     // Called without the lock when frames have moved.

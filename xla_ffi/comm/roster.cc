@@ -37,7 +37,8 @@ Fields SharedSettings(const Settings& settings) {
           {"SMDDP_STAGING_BYTES", std::to_string(settings.staging_bytes)},
           {"SMDDP_CONNECTIONS", std::to_string(settings.connections)},
           {"SMDDP_REDUCERS", Join(settings.reducers)},
-          {"SMDDP_WEIGHTS", Join(settings.weights)}};
+          {"SMDDP_WEIGHTS",
+           settings.measure_weights ? "measure" : Join(settings.weights)}};
 }
 
 // One "name value" per line; values may hold anything but a line's end.

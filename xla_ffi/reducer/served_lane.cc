@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/probe.h"
 #include "transport/tcp_transport.h"
 
 namespace smddp {
@@ -78,6 +79,9 @@ Status ServedLane::Take(int peer, const FrameHeader& header,
       const Result<StreamShape> shape = DecodeShape(control);
       return shape.ok() ? reducer_->Open(peer, header, *shape) : shape.status();
     }
+    case FrameKind::kProbe:
+      AnswerProbe(lane_->transport(), peer, header);
+      return Status();
     case FrameKind::kGoodbye:
       return Status();  // Lost follows.
     default:

@@ -40,9 +40,11 @@ void Outbox::Batch::Add(const Frame& frame, size_t sent) {
 }
 
 std::deque<Outbox::Frame>& Outbox::QueueOf(FrameKind kind) {
-  // kOpen makes room for the pushes that follow it and ends those before it.
-  const bool push = kind == FrameKind::kPush || kind == FrameKind::kOpen;
-  return push ? pushes_ : urgent_;
+  // kOpen makes room for the pushes that follow it and ends those before it. A probe's
+  // answer must not wait behind probes that go the same way.
+  const bool waits = kind == FrameKind::kPush || kind == FrameKind::kOpen ||
+                     kind == FrameKind::kProbe;
+  return waits ? pushes_ : urgent_;
 }
 
 void Outbox::Add(const FrameHeader& header, std::span<const std::byte> payload) {

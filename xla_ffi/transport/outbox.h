@@ -69,7 +69,7 @@ class Outbox {
   std::optional<Frame> current_;  // Partly sent.
   size_t sent_ = 0;               // Bytes of `current_`.
   std::deque<Frame> urgent_;
-  std::deque<Frame> pushes_;  // And the kOpen of their streams, in order.
+  std::deque<Frame> pushes_;  // And probes, and the kOpen of their streams, in order.
 };
 
 }  // namespace smddp

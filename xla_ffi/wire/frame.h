@@ -35,8 +35,11 @@ enum class FrameKind : uint8_t {
   kPrepare = 12,
   kPrepared = 13,
   kCommit = 14,
+  // To measure a link, see transport/probe.h. `value`: number of the burst.
+  kProbe = 15,   // Bytes that mean nothing. 0: more of this burst follow.
+  kProbed = 16,  // All of the burst is here.
 };
-inline constexpr uint8_t kFrameKinds = 15;
+inline constexpr uint8_t kFrameKinds = 17;
 
 // Whether the payload is elements of a segment, which go to where the receiver says.
 constexpr bool IsData(FrameKind kind) {
