@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from typing import Any
 
@@ -63,8 +64,7 @@ class GrainSampler:
         return f"GrainSampler({listed})"
 
     def __getitem__(self, index: int) -> Any:
-        from grain import python as grain
-
+        grain = importlib.import_module("grain.python")
         if not 0 <= index < self._length:
             raise IndexError(f"sample {index} of {self._length}")
         epoch, place = divmod(index, self._per_epoch)

@@ -56,8 +56,10 @@ def _when_due(optimizer: Any) -> optax.GradientTransformationExtraArgs:
     optimizer = optax.with_extra_args_support(optimizer)
 
     def update(
-        updates: Any, state: Any, params: Any = None, *, _due: Any, **extra_args: Any
+        updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, Any]:
+        due = extra_args.pop("_due")
+
         def run() -> tuple[Any, Any]:
             return optimizer.update(updates, state, params, **extra_args)
 
@@ -67,6 +69,6 @@ def _when_due(optimizer: Any) -> optax.GradientTransformationExtraArgs:
                 lambda t: jax.numpy.zeros(t.shape, t.dtype), types
             ), state
 
-        return lax.cond(_due, run, wait)
+        return lax.cond(due, run, wait)
 
     return optax.GradientTransformationExtraArgs(optimizer.init, update)

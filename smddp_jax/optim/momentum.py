@@ -15,7 +15,7 @@ from jax.interpreters import partial_eval as pe
 class MomentumCorrectionState(NamedTuple):
     """The inner optimizer's state and the rate that its velocity holds."""
 
-    count: jax.Array
+    count: Any
     learning_rate: jax.Array
     inner_state: Any
 

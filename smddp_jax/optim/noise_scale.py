@@ -26,7 +26,7 @@ class GradientNoiseScaleState(NamedTuple):
       inner_state: the state of the reduction.
     """
 
-    count: jax.Array
+    count: Any
     signal: jax.Array
     noise: jax.Array
     noise_scale: jax.Array

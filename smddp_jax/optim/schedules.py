@@ -7,7 +7,7 @@ the uninterrupted training would have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import optax
 
@@ -105,9 +105,7 @@ def goyal_schedule(
     )
 
 
-def _then(
-    first: optax.Schedule, steps: int, after: Callable[..., object]
-) -> optax.Schedule:
+def _then(first: optax.Schedule, steps: int, after: optax.Schedule) -> optax.Schedule:
     if steps == 0:
         return after
     return optax.join_schedules([first, lambda step: after(step + steps)], [steps])
