@@ -22,7 +22,7 @@ def all_raise(
     job: Job, ranks: Sequence[Rank], since: float, within: float
 ) -> list[str]:
     """Each rank fails in time and ends by itself, non-zero; returns the messages."""
-    job.until_ended(within + 5, ranks)
+    job.until_ended(within + 10, ranks)
     messages = []
     for rank in ranks:
         when, message = raised(rank)

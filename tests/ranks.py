@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from smddp_jax.launch.namespaces import Namespaces
+
 TESTS = Path(__file__).parent
 PROGRAMS = TESTS / "programs"
 
@@ -174,33 +176,40 @@ def run_ranks(
     env_of: Callable[[int], Mapping[str, str]] | None = None,
     prefix: Sequence[str] = (),
     port: int | None = None,
+    namespaces: Namespaces | None = None,
 ) -> Iterator[Job]:
     """Runs `programs/<program>.py` on every rank; ends them all on the way out.
 
     `env` goes to every rank and `env_of(rank)` to one of them. `prefix` is put before
     the command (an `unshare`, a `taskset`). With several `hosts` the ranks, dealt out
-    in blocks, take each other for strangers and meet over the loopback interface.
+    in blocks, take each other for strangers and meet over the loopback interface; with
+    `namespaces`, the first of those are the hosts.
     """
     assert processes % hosts == 0
     port, local_size = port or free_port(), processes // hosts
+    coordinator = namespaces.address(0) if namespaces else "127.0.0.1"
+    forced = hosts > 1 and namespaces is None
     logs.mkdir(parents=True, exist_ok=True)
     command = [*prefix, sys.executable, str(PROGRAMS / f"{program}.py")]
     command += [str(argument) for argument in arguments]
     ranks: list[Rank] = []
     try:
         for index in range(processes):
+            host = index // local_size
             joined = {
-                "SMDDP_COORDINATOR": f"127.0.0.1:{port}",
+                "SMDDP_COORDINATOR": f"{coordinator}:{port}",
                 "SMDDP_RANK": str(index),
                 "SMDDP_SIZE": str(processes),
                 "SMDDP_LOCAL_RANK": str(index % local_size),
                 "SMDDP_LOCAL_SIZE": str(local_size),
-                **({"SMDDP_HOST_ID": f"h{index // local_size}"} if hosts > 1 else {}),
+                **({"SMDDP_HOST_ID": f"h{host}"} if forced else {}),
                 **(env or {}),
                 **(env_of(index) if env_of else {}),
             }
             log = logs / f"{program}.{index}.log"
-            ranks.append(Rank(index, command, environment(devices, joined), log))
+            there = namespaces.prefix(host) if namespaces else []
+            started = [*there, *command]
+            ranks.append(Rank(index, started, environment(devices, joined), log))
         yield Job(ranks)
     finally:
         for rank in ranks:

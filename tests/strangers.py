@@ -14,7 +14,7 @@ import struct
 
 _MAGIC = 0x786A7064646D73
 _VERSION = 1
-_GREETING = 56
+_GREETING = 8 + 4 + 28 + 32
 _VERDICT = 4 + 4 + 256 + 32
 _WORKER = 0
 
@@ -37,7 +37,7 @@ def babble(address: str, size: int = 100_000) -> None:
 
 def hello(process: int, processes: int, job: int) -> bytes:
     identity = struct.pack("<IIIIIQ", _WORKER, process, processes, 0, 1, job)
-    return struct.pack("<QI", _MAGIC, _VERSION) + identity + os.urandom(16)
+    return struct.pack("<QI", _MAGIC, _VERSION) + identity + os.urandom(32)
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ranks import Job, Rank, free_port, run_ranks
+from failing import all_raise, nothing_lingers
+from ranks import free_port, run_ranks
 
 pytestmark = pytest.mark.ours
 
@@ -25,48 +26,6 @@ START = 60
 
 def steps(scenario: str, logs: Path, *, count: int = 12, floats: int = 6, **options):
     return run_ranks("steps", scenario, count, floats, logs=logs, **options)
-
-
-def raised(rank: Rank) -> tuple[float, str]:
-    """When a rank's collective failed, and with which message."""
-    found = re.search(r"^RAISED (\S+) (.*)$", rank.output(), re.MULTILINE)
-    assert found, f"rank {rank.index} raised no error:\n{rank.output()[-4000:]}"
-    return float(found[1]), found[2]
-
-
-def all_raise(job: Job, ranks: list[Rank], since: float, within: float) -> list[str]:
-    """Each rank fails in time and ends by itself, non-zero; returns the messages."""
-    job.until_ended(within + 5, ranks)
-    messages = []
-    for rank in ranks:
-        when, message = raised(rank)
-        assert when - since < within, (rank.index, when - since, message)
-        assert rank.code not in (None, 0) and rank.code > 0, (rank.index, rank.code)
-        messages.append(message)
-    return messages
-
-
-def group_members(leader: int) -> list[int]:
-    """The processes of a rank's process group, zombies left out."""
-    members = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(stat[2]) == leader and stat[0] != "Z":
-            members.append(int(entry.name))
-    return members
-
-
-def nothing_lingers(job: Job) -> None:
-    job.until(
-        lambda: not any(group_members(rank.pid) for rank in job.ranks),
-        5,
-        f"no process left: {[group_members(rank.pid) for rank in job.ranks]}",
-    )
 
 
 def cpu_seconds(pid: int) -> float:
@@ -138,8 +97,10 @@ def test_B62_a_peer_is_frozen_within_a_sum(tmp_path) -> None:
             assert "rank 1" in message, message
 
 
-def test_B65_rank_0_leaves_early(tmp_path) -> None:
-    with steps("leaves", tmp_path, processes=3, env=NEAR) as job:
+@pytest.mark.parametrize(("processes", "hosts"), [(3, 1), (2, 2)])
+def test_B65_rank_0_leaves_early(tmp_path, processes, hosts) -> None:
+    options = {"processes": processes, "hosts": hosts, "env": NEAR}
+    with steps("leaves", tmp_path, **options) as job:
         job.until_said("left", START, [job[0]])
         left = time.monotonic()
         for message in all_raise(job, job.others(0), left, within=10):
@@ -147,8 +108,9 @@ def test_B65_rank_0_leaves_early(tmp_path) -> None:
         nothing_lingers(job)
 
 
-def test_B66_unlike_numbers_of_steps(tmp_path) -> None:
-    with steps("uneven", tmp_path, count=10, processes=2, env=NEAR) as job:
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_B66_unlike_numbers_of_steps(tmp_path, hosts) -> None:
+    with steps("uneven", tmp_path, count=10, hosts=hosts, env=NEAR) as job:
         job.until_said("begin 10", START, [job[0]])
         (message,) = all_raise(job, [job[0]], time.monotonic(), within=10)
         assert "rank 1" in message, message
@@ -157,15 +119,19 @@ def test_B66_unlike_numbers_of_steps(tmp_path) -> None:
         assert job[1].code == 0
 
 
-def test_one_rank_raises(tmp_path) -> None:
+@pytest.mark.parametrize(("processes", "hosts"), [(3, 1), (2, 2)])
+def test_one_rank_raises(tmp_path, processes, hosts) -> None:
     """Who failed first is told to the others, at once."""
-    with steps("raises", tmp_path, processes=3, env=FAR) as job:
-        job.until_ended(START, [job[2]])
+    options = {"processes": processes, "hosts": hosts, "env": FAR}
+    with steps("raises", tmp_path, **options) as job:
+        last = job[processes - 1]
+        job.until_ended(START, [last])
         ended = time.monotonic()
-        assert "this rank has had enough" in job[2].output()
-        for message in all_raise(job, job.others(2), ended, within=5):
-            assert "rank 2" in message, message
-        assert job[2].code == 1
+        assert "this rank has had enough" in last.output()
+        for message in all_raise(job, job.others(last.index), ended, within=5):
+            assert f"rank {last.index}" in message, message
+            assert "ValueError: this rank has had enough" in message, message
+        assert last.code == 1
         nothing_lingers(job)
 
 
@@ -178,11 +144,12 @@ MISMATCHES = {
 }
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("kind", MISMATCHES)
-def test_B68_ranks_disagree(tmp_path, kind: str) -> None:
+def test_B68_ranks_disagree(tmp_path, kind: str, hosts: int) -> None:
     """Both sides are shown, and nobody is given a number."""
     devices = 2 if kind == "group" else 1
-    with steps(kind, tmp_path, processes=2, devices=devices, env=NEAR) as job:
+    with steps(kind, tmp_path, devices=devices, hosts=hosts, env=NEAR) as job:
         job.until_said("begin 5", START)
         begun = time.monotonic()
         messages = all_raise(job, job.ranks, begun, within=10)
@@ -194,10 +161,12 @@ def test_B68_ranks_disagree(tmp_path, kind: str) -> None:
         assert "rank 0" in shown or "rank 1" in shown, shown
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_blocked_rank_can_be_interrupted(tmp_path, signum) -> None:
+@pytest.mark.parametrize(
+    ("signum", "hosts"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 2)]
+)
+def test_a_blocked_rank_can_be_interrupted(tmp_path, signum, hosts) -> None:
     """Within 10 s, whatever the deadline, and the others follow."""
-    with steps("sleeps", tmp_path, processes=2, env=FAR) as job:
+    with steps("sleeps", tmp_path, hosts=hosts, env=FAR) as job:
         job.until_said("begin 5", START, [job[0]])
         job.until_said("sleeping", START, [job[1]])
         time.sleep(0.5)

@@ -310,10 +310,10 @@ def _hook_into_exit() -> None:
 
 def _at_exit() -> None:
     session = _leave()
-    # JAX's own handler shuts jax.distributed down next. With a service of ours that
-    # takes no time. One that the program started itself waits for all processes, also
-    # for dead ones.
-    if session is None or session.started_distributed or session.size == 1:
+    # JAX's own handler shuts jax.distributed down next. After a failure that may take
+    # minutes: a service that the program started itself waits for all processes, also
+    # for dead ones, and ours may be on a host that is cut off.
+    if session is None or session.size == 1:
         return
     if _failure is not None or _collectives_failed():
         _jax_compat.abandon_distributed()
