@@ -43,9 +43,10 @@ class Setup:
     seeds: int = 5
     layers: int = 4
     width: int = 128
-    sgd_rate: float = 0.03  # each for batches of BASE_BATCH
-    lars_rate: float = 0.5
-    lamb_rate: float = 0.002
+    sgd_rate: float = 0.01  # each for batches of BASE_BATCH
+    lars_rate: float = 0.01
+    lars_trust: float = 0.05
+    lamb_rate: float = 0.004
     decay: float = 1e-4
 
 
@@ -74,7 +75,8 @@ def sgd(setup, batch, scale=optim.linear_scaling, **options):
 def lars(setup, batch):
     """A rate per layer, scaled linearly."""
     peak = optim.linear_scaling(setup.lars_rate, BASE_BATCH, batch)
-    return optim.lars(make_rate(setup, batch, setup.lars_rate, peak), setup.decay)
+    rate = make_rate(setup, batch, setup.lars_rate, peak)
+    return optim.lars(rate, setup.decay, trust_coefficient=setup.lars_trust)
 
 
 def lamb(setup, batch):
