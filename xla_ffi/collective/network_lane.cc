@@ -15,13 +15,13 @@ std::string TextOf(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-NetworkLane::NetworkLane(int processes, Events events)
-    : processes_(processes), events_(std::move(events)) {}
+NetworkLane::NetworkLane(size_t index, int processes, Events events)
+    : index_(index), processes_(processes), events_(std::move(events)) {}
 
 Result<std::unique_ptr<NetworkLane>> NetworkLane::Make(size_t index, int processes,
                                                        const Settings& settings,
                                                        Events events) {
-  std::unique_ptr<NetworkLane> made(new NetworkLane(processes, std::move(events)));
+  std::unique_ptr<NetworkLane> made(new NetworkLane(index, processes, std::move(events)));
   NetworkLane* const raw = made.get();
   auto transport = MakeTcpTransport({settings.silence_seconds}, *raw);
   SMDDP_RETURN_IF_ERROR(transport.status());
@@ -74,8 +74,12 @@ Status NetworkLane::Received(int peer, const FrameHeader& header,
     case FrameKind::kHeartbeat:
       return Status();
     case FrameKind::kGoodbye:
-      // Its connection stays until its process ends: it may still send sums.
-      if (peer < processes_) events_.on_lost(peer, "left the job: " + TextOf(control));
+      // Its connection stays until its process ends: it may still send sums. Up to where
+      // it has taken part came before this on the first lane, and there alone.
+      leaving_.insert(peer);
+      if (peer < processes_ && index_ == 0) {
+        events_.on_lost(peer, "left the job: " + TextOf(control));
+      }
       return Status();
     case FrameKind::kOpen: {
       auto shape = DecodeShape(control);
@@ -117,6 +121,8 @@ void NetworkLane::Lost(int peer, const std::string& why) {
       exchange->ReducerLost(static_cast<size_t>(peer - processes_));
     }
   }
+  if (peer < processes_ && leaving_.contains(peer)) return;
+  leaving_.erase(peer);
   events_.on_lost(peer, why);
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/settings.h"
 #include "collective/shard_exchange.h"
@@ -56,15 +57,17 @@ class NetworkLane : private Transport::Receiver {
   void AddPeer(int peer, UniqueFd socket);
 
  private:
-  NetworkLane(int processes, Events events);
+  NetworkLane(size_t index, int processes, Events events);
   Result<std::byte*> Accept(int peer, const FrameHeader& header) override;
   Status Received(int peer, const FrameHeader& header,
                   std::span<const std::byte> control) override;
   void Lost(int peer, const std::string& why) override;
   ShardExchange* ExchangeOf(uint64_t stream) const;
 
+  const size_t index_;
   const int processes_;
   const Events events_;
+  std::unordered_set<int> leaving_;  // Workers that have said goodbye.
   std::unordered_map<uint64_t, ShardExchange*> exchanges_;
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<Reducer> reducer_;

@@ -204,8 +204,10 @@ TEST(HostsTest, ALostWorkerIsNamedEverywhere) {
   }
 }
 
-TEST(HostsTest, AWorkerThatLeavesAfterItsLastStepBreaksNothing) {
-  Job job({4, 1, 4});
+class LeavingTest : public testing::TestWithParam<int> {};
+
+TEST_P(LeavingTest, AfterTheLastStepBreaksNothing) {
+  Job job({4, 1, 4, GetParam()});
   const std::vector<size_t> counts = {200'000};
   const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, counts);
   job.EachProcess([&](int p) {
@@ -223,6 +225,8 @@ TEST(HostsTest, AWorkerThatLeavesAfterItsLastStepBreaksNothing) {
   Submit(job, 0, op, 5, signature, more);
   ExpectError(more, StatusCode::kPeerLost, Words{"left the job: done"});
 }
+
+INSTANTIATE_TEST_SUITE_P(Lanes, LeavingTest, testing::Values(1, 2, 5));
 
 TEST(HostsTest, AnAbsentWorkerIsNamedAtTheDeadline) {
   Settings settings = SmallSettings();
