@@ -86,6 +86,12 @@ bool GroupStream::Ready() {
 }
 
 void GroupStream::Lose(int process, const std::string& why) {
+  const bool here = context_.mesh->IsLocal(process);
+  const bool on_our_rail =
+      topology_.on_rail() && topology_.counterpart(topology_.HostOf(process)) == process;
+  // Only who hears from it in this group knows whether it has left with all given; that
+  // one tells us.
+  if (!here && !on_our_rail) return;
   Loss& loss = losses_[process];
   // Its last word says more than that its connection ended after it.
   if (loss.why.empty()) loss.why = why;
