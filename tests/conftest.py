@@ -26,6 +26,9 @@ hypothesis.settings.load_profile("repo")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ours: needs smddp_jax, not only JAX")
+    config.addinivalue_line(
+        "markers", "any_jax: what another jax can't change; CI runs it with one"
+    )
     # A shell's background jobs ignore SIGINT, and so would the ranks that we start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
