@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import optax
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from ranks import run_ranks
 from world import HOWS, World
 
 pytestmark = pytest.mark.ours
@@ -162,8 +164,19 @@ def test_buckets_follow_names_whatever_the_order_of_keys(world: World) -> None:
     ]
     assert seen[0] == seen[1] == seen[2]
     assert [re.findall(r"tensor<(?:1x)?(\d+)xf32>", call) for call in seen[0]] == [
-        [str(size)] for size in (11, 12, 13, 14)
+        [str(size)]
+        for size in (11, 12 + 1, 13 + 1, 14 + 1)  # each waits for the one before
     ]
+
+
+@pytest.mark.parametrize("kind", ["dict", "ordered"])
+@pytest.mark.parametrize("reducer", ["all_reduce_gradients", "value_and_grad"])
+def test_B18_processes_may_disagree_about_the_order_of_keys(
+    tmp_path: Path, kind: str, reducer: str
+) -> None:
+    env = {"SMDDP_TIMEOUT": "20"}
+    with run_ranks("gradients", kind, reducer, logs=tmp_path, env=env) as job:
+        assert all("AVERAGED" in output for output in job.succeed(60))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ makes the last gradient of the bucket.
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +24,12 @@ from smddp_jax.optim.reduction import (
     Op,
     Reduction,
     as_varying,
+    has_ordered_dict,
     natural,
     pending_axes,
 )
+
+Reducer = Callable[[Sequence[Any]], list[Any]]
 
 
 def value_and_grad(
@@ -100,15 +102,20 @@ def _run_in_buckets(
 
     traced = jax.make_jaxpr(flat)(own)
     order = [n for n in _uses(traced.jaxpr) if _has_gradient(own[n])][::-1]
-    by_name = _has_ordered_dict(weights)
-    if by_name:
-        order.sort(key=lambda n: natural(named[n][0]))
     inputs: list[Any] = list(own)
-    for members in reduction.buckets([own[n] for n in order]):
-        positions = [order[n] for n in members]
-        bucket = _Bucket([named[n][1] for n in positions], reduction)
+
+    def put(positions: Sequence[int], reduce: Reducer) -> None:
+        given = [named[n][1] for n in positions]
+        bucket = _Bucket(given, reduction.axis_name, reduce)
         for place, n in enumerate(positions):
-            inputs[n] = bucket.values[place] if by_name else _Weight(bucket, place)
+            inputs[n] = _Weight(bucket, place)
+
+    if has_ordered_dict(weights):
+        order.sort(key=lambda n: natural(named[n][0]))
+        put(order, functools.partial(reduction.reduce_all, in_order=True))
+    else:
+        for members in reduction.buckets([own[n] for n in order]):
+            put([order[n] for n in members], reduction.reduce)
     results = _play(traced.jaxpr, traced.consts, inputs)
     _check_local(results[0], reduction.axis_name)
     assert shape is not None
@@ -117,15 +124,6 @@ def _run_in_buckets(
 
 def _has_gradient(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-
-
-def _has_ordered_dict(tree: Any) -> bool:
-    """Whether keys keep an order that may differ between processes, unlike a dict's.
-
-    A loss that walks over them uses its weights in that order.
-    """
-    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, OrderedDict))
-    return any(isinstance(node, OrderedDict) for node in found)
 
 
 def _check_local(value: Any, axis_name: AxisName) -> None:
@@ -140,26 +138,25 @@ def _check_local(value: Any, axis_name: AxisName) -> None:
 class _Bucket:
     """Weights whose gradients are reduced together."""
 
-    def __init__(self, weights: Sequence[Any], reduction: Reduction):
+    def __init__(self, weights: Sequence[Any], axis_name: AxisName, reduce: Reducer):
         self._weights = weights
-        self._reduction = reduction
+        self._axis_name = axis_name
+        self._reduce = reduce
 
     @functools.cached_property
     def values(self) -> Sequence[Any]:
         """The weights as the loss sees them, whose gradients are the devices' own."""
-        axes = [
-            pending_axes(weight, self._reduction.axis_name) for weight in self._weights
-        ]
+        axes = [pending_axes(weight, self._axis_name) for weight in self._weights]
 
         @jax.custom_vjp
         def own(weights: Sequence[Any]) -> Sequence[Any]:
-            return as_varying(weights, self._reduction.axis_name)
+            return as_varying(weights, self._axis_name)
 
         def forward(weights: Sequence[Any]) -> tuple[Any, None]:
             return own(weights), None
 
         def backward(_: None, gradients: Sequence[Any]) -> tuple[Sequence[Any]]:
-            reduced = self._reduction.reduce(gradients)
+            reduced = self._reduce(gradients)
             # A weight that varies must get a gradient whose type says the same.
             return (list(map(as_varying, reduced, axes)),)
 

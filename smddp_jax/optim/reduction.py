@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,15 +58,33 @@ class Reduction:
             open_[kind] = bucket, used + size
         return filled
 
-    def reduce(self, bucket: Sequence[Any]) -> list[Any]:
-        """Reduces leaves of one kind, by one call if they are not summed already."""
+    def reduce_all(self, leaves: Sequence[Any], in_order: bool) -> list[Any]:
+        """Reduces leaves bucket by bucket, one after the other if `in_order`."""
+        results, before = list(leaves), None
+        for bucket in self.buckets(leaves):
+            reduced = self.reduce([leaves[n] for n in bucket], before)
+            for n, value in zip(bucket, reduced, strict=True):
+                results[n] = value
+            if in_order:
+                before = next((v.ravel()[:1] for v in reduced if v.size), before)
+        return results
+
+    def reduce(self, bucket: Sequence[Any], before: Any = None) -> list[Any]:
+        """Reduces leaves of one kind, by one call if they are not summed already.
+
+        The call waits for `before`, one number, if there is one.
+        """
         values = list(bucket)
         dtype, axes = self.kind(values[0])
+        if axes and before is not None:
+            values[0] = jnp.append(values[0], jnp.real(before).astype(dtype))
         if axes and self.pre_divide:
             values = self._divided(values)
         if axes:
             wire = self.wire_dtype if dtype == jnp.float32 else None
             values = psum(values, axes, wire_dtype=wire)
+        if axes and before is not None:
+            values[0] = values[0][:-1].reshape(bucket[0].shape)
         if self.op == "mean" and not (axes and self.pre_divide):
             values = self._divided(values)
         return values
@@ -117,11 +136,11 @@ def all_reduce_gradients(
         leaves = [leaf for _, leaf in named]
         order = sorted(range(len(named)), key=lambda n: natural(named[n][0]))
         order = [n for n in order if is_reduced(leaves[n])]
-        for bucket in reduction.buckets([leaves[n] for n in order]):
-            members = [order[n] for n in bucket]
-            reduced = reduction.reduce([leaves[n] for n in members])
-            for n, value in zip(members, reduced, strict=True):
-                leaves[n] = value
+        reduced = reduction.reduce_all(
+            [leaves[n] for n in order], in_order=has_ordered_dict(updates)
+        )
+        for n, value in zip(order, reduced, strict=True):
+            leaves[n] = value
         return jax.tree.unflatten(tree, leaves), state
 
     return optax.GradientTransformation(optax.init_empty_state, update)
@@ -148,6 +167,16 @@ def pending_axes(leaf: Any, axis_name: AxisName) -> tuple[Hashable, ...]:
 def is_reduced(leaf: Any) -> bool:
     """Whether a leaf of a gradient is one: float0 stands where there is none."""
     return jnp.result_type(leaf) != jax.dtypes.float0
+
+
+def has_ordered_dict(tree: Any) -> bool:
+    """Whether keys keep an order that may differ between processes, unlike a dict's.
+
+    Their programs differ then, and XLA may run calls that do not depend on each other
+    in different orders, in which the processes would wait for each other.
+    """
+    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, OrderedDict))
+    return any(isinstance(node, OrderedDict) for node in found)
 
 
 def natural(path: Sequence[Any]) -> list[Any]:
