@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import subprocess
 import sys
@@ -142,6 +143,21 @@ def test_bound_and_bytes_are_those_of_the_plan(
     halved = bench.Network(4, reducers, "800mbit", wire_dtype="bfloat16")
     assert halved.bound(size) == pytest.approx(seconds / 2)
     assert halved.worker_bytes(size) == pytest.approx(worker * size / 2)
+
+
+def test_unequal_links_have_the_bound_of_their_best_shares() -> None:
+    size, rate = 95_650_000, "800mbit,800mbit,400mbit,800mbit"
+    equal = bench.Network(4, 0, rate)
+    weighted = bench.Network(4, 0, rate, weights="1,1,0.5,1")
+    # The slow host needs 2 s for its own values; three others can sum all till then,
+    # 1/3 each: 1 + 2/3 of S for each of them.
+    assert equal.bound(size) == weighted.bound(size) == pytest.approx(2)
+    assert equal.worker_bytes(size) == pytest.approx(1.5 * size)
+    assert weighted.worker_bytes(size) == pytest.approx(5 / 3 * size)
+    measured = bench.Network(4, 0, rate, weights="measure")
+    assert measured.worker_bytes(size) == pytest.approx(5 / 3 * size)
+    faster = bench.Network(4, 1, f"{rate},1600mbit", weights="1,1,1,1,2")
+    assert faster.reducer_bytes(size) > bench.Network(4, 1, rate).reducer_bytes(size)
 
 
 def test_between_two_hosts_a_worker_moves_all_bytes_once_each_way() -> None:
@@ -368,6 +384,23 @@ def test_each_number_of_reducers_is_measured_and_each_reducer_has_a_line(
 
 
 @needs_hosts
+def test_measured_weights_are_those_of_the_links() -> None:
+    """Also where both neighbours of a fast host are slow."""
+    rates = [200, 100, 200, 100, 50]
+    done = run_bench(
+        *("--hosts", "4", "--rates", ",".join(f"{rate}mbit" for rate in rates)),
+        *("--reducers", "1", "--weights", "measure", "--peer", "none"),
+        *("--sizes", "100K", "--iterations", "2"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "at 200mbit,100mbit,200mbit,100mbit,50mbit, weights measure" in done.stdout
+    found = re.findall(r"SMDDP_WEIGHTS=measure found (\S+), where", done.stderr)
+    assert len(found) == 1, done.stderr  # rank 0 tells it
+    weights = [float(weight) for weight in found[0].split(",")]
+    assert weights == pytest.approx([rate / 200 for rate in rates], rel=0.3)
+
+
+@needs_hosts
 def test_connections_are_shown_where_one_side_runs() -> None:
     done = run_bench(
         *("--hosts", "2", "--sizes", "4K", "--iterations", "2", "--peer", "only")
@@ -398,6 +431,9 @@ def test_a_reducer_that_does_not_start_is_told() -> None:
         (("--hosts", "1"), "between hosts there are 2 or more"),
         (("--hosts", "2", "--overlap"), "no --overlap"),
         (("--hosts", "2", "--rate", "fast"), "'fast' is no rate"),
+        (("--hosts", "3", "--rates", "1gbit,1gbit"), "has 2 rates: give one, or one"),
+        (("--hosts", "2", "--weights", "1,0"), "--weights='1,0' is not usable"),
+        (("--hosts", "2", "--weights", "1,2,3"), "3 numbers: give one for each of 2"),
         (("--hosts", "2", "--reducers", "0,x"), "'x' is no whole number"),
         (("--hosts", "2", "--wire-dtype", "int8"), "'int8' is none of float32"),
         (

@@ -155,6 +155,35 @@ def test_ranks_share_a_secret() -> None:
     assert "secret" not in repr(Job([], 1))
 
 
+def test_options_between_hosts_set_variables() -> None:
+    names = "SMDDP_REDUCERS,SMDDP_WEIGHTS,SMDDP_WIRE_DTYPE,SMDDP_SECRET"
+    between = ("--reducers", "h:1,[::1]:2", "--weights", "measure")
+    options = ("-n", "2", *between, "--wire-dtype", "bf16")
+    done = launch(WORKER, f"variables={names}", options=options, SMDDP_SECRET="")
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "SMDDP_REDUCERS=h:1,[::1]:2",
+        "SMDDP_WEIGHTS=measure",
+        "SMDDP_WIRE_DTYPE=bf16",
+        "SMDDP_SECRET=",  # none is made that the reducers could not know
+    ):
+        assert f"[1] {line}" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--reducers", "h", "--reducers='h' is not usable: set it to host:port"),
+        ("--weights", "1,-1", "--weights='1,-1' is not usable"),
+        ("--wire-dtype", "int8", "--wire-dtype='int8' is not usable"),
+    ],
+)
+def test_unusable_options_are_refused(option: str, value: str, says: str) -> None:
+    done = launch(WORKER, options=("-n", "2", f"{option}={value}"))
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
 def test_variables_pass_byte_for_byte() -> None:
     odd = b"a=b \"c\" 'd' $e \\ \xff\xfe \xc3\xa9"
     name = "-O1 --xla_dump_to=/tmp/x y"

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
+from smddp_jax import _env
+from smddp_jax._errors import SettingError
 from smddp_jax.launch import ALLOCATORS, DEFAULT_ALLOCATOR
 
 
@@ -25,3 +28,16 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
+
+
+def value_of(variable: str, option: str) -> Callable[[str], str]:
+    """A parser of what a setting may be; leaves the text as it is, for the variable."""
+
+    def check(text: str) -> str:
+        try:
+            _env.parse(variable, text, option)
+        except SettingError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return check

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from smddp_jax import bench, report
 from smddp_jax.bench.cases import FORMS, OPS
-from smddp_jax.cli.arguments import add_allocator, positive
+from smddp_jax.cli.arguments import add_allocator, positive, value_of
 from smddp_jax.launch import Job
 
 _SIZES = "4K,1M,16M,64M"
@@ -121,11 +121,12 @@ def _add_hosts(group: argparse._ArgumentGroup) -> None:
         "--hosts", type=positive, metavar="N", help="hosts with workers (2 or more)"
     )
     group.add_argument(
-        "--rate",
-        type=_rate,
+        *("--rate", "--rates"),
+        type=_list_of(_rate),
         default="1gbit",
-        metavar="RATE",
-        help="of each host's link, each way (default: %(default)s)",
+        metavar="RATE,...",
+        help="of every host's link, each way, or one for each host, those with workers "
+        "first (default: %(default)s)",
     )
     group.add_argument(
         "--reducers",
@@ -134,6 +135,13 @@ def _add_hosts(group: argparse._ArgumentGroup) -> None:
         metavar="K,...",
         help="more hosts, with a dedicated reducer each; 0: workers reduce "
         "(default: 0)",
+    )
+    group.add_argument(
+        "--weights",
+        type=value_of("SMDDP_WEIGHTS", "--weights"),
+        metavar="W,...|measure",
+        help="relative speed of the links, in the same order, or that it is measured; "
+        "default: all alike",
     )
     group.add_argument(
         "--wire-dtype",
@@ -183,12 +191,31 @@ def _problem(args: argparse.Namespace) -> str | None:
         return "--hosts measures all-reduces only, no --overlap and no --in-flight"
     if any(args.wire_dtype) and args.dtype != "float32":
         return f"--wire-dtype rounds float32, and --dtype is {args.dtype}"
+    links = args.hosts + max(args.reducers)
+    if len(args.rate) not in (1, links):
+        return (
+            f"--rate has {len(args.rate)} rates: give one, or one for each of {links}"
+        )
+    numbers = (args.weights or "measure").split(",")
+    if numbers != ["measure"] and len(numbers) != links:
+        return (
+            f"--weights has {len(numbers)} numbers: give one for each of {links} hosts"
+        )
     return None
 
 
 def _networks(args: argparse.Namespace) -> list[bench.Network]:
+    def first(values: list[str], reducers: int) -> str:
+        return ",".join(values[: args.hosts + reducers])
+
     return [
-        bench.Network(args.hosts, reducers, args.rate, wire_dtype)
+        bench.Network(
+            args.hosts,
+            reducers,
+            first(args.rate, reducers),
+            wire_dtype,
+            first((args.weights or "").split(","), reducers),
+        )
         for wire_dtype in args.wire_dtype
         for reducers in args.reducers
     ]
@@ -256,7 +283,10 @@ def _headline(args: argparse.Namespace, result: bench.Result) -> str:
 
 
 def _places(args: argparse.Namespace) -> str:
-    return f"{args.hosts} hosts at {args.rate}, " if args.hosts else ""
+    if not args.hosts:
+        return ""
+    weights = f", weights {args.weights}" if args.weights else ""
+    return f"{args.hosts} hosts at {','.join(args.rate)}{weights}, "
 
 
 def _list_of(parse: Callable[[str], _T]) -> Callable[[str], list[_T]]:
@@ -275,10 +305,7 @@ _sizes = _list_of(bench.parse_size)
 
 
 def _rate(text: str) -> str:
-    try:
-        bench.parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    bench.parse_rate(text)
     return text
 
 

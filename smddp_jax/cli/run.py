@@ -7,8 +7,28 @@ import argparse
 import sys
 
 from smddp_jax import _env
-from smddp_jax.cli.arguments import add_allocator, positive
+from smddp_jax.cli.arguments import add_allocator, positive, value_of
 from smddp_jax.launch import Job, run_job
+
+# Options that stand for a variable of the ranks.
+_BETWEEN_HOSTS = {
+    "--reducers": (
+        "SMDDP_REDUCERS",
+        "HOST:PORT,...",
+        "dedicated reducers, which run already and know your SMDDP_SECRET",
+    ),
+    "--weights": (
+        "SMDDP_WEIGHTS",
+        "W,...|measure",
+        "relative speed of the link of each host in rank order, then of each reducer, "
+        "or that it is measured",
+    ),
+    "--wire-dtype": (
+        "SMDDP_WIRE_DTYPE",
+        "DTYPE",
+        "what float32 values are rounded to between hosts",
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a collective waits for its peers (sets SMDDP_TIMEOUT)",
     )
     add_allocator(parser)
+    for option, (variable, shown, meaning) in _BETWEEN_HOSTS.items():
+        parser.add_argument(
+            option,
+            dest=variable,
+            type=value_of(variable, option),
+            metavar=shown,
+            help=f"{meaning} (sets {variable})",
+        )
     parser.add_argument(
         *("-x", "--env"),
         type=_assignment,
@@ -57,13 +85,15 @@ def run(args: argparse.Namespace) -> int:
     if not program:
         print("smddp-jax run: name a script, or -m and a module", file=sys.stderr)
         return 2
+    variables = [variable for variable, _, _ in _BETWEEN_HOSTS.values()]
+    given = {name: getattr(args, name) for name in variables if getattr(args, name)}
     job = Job(
         program=program,
         processes=args.processes,
         devices_per_process=args.devices_per_process,
         timeout=args.timeout,
         allocator=args.allocator,
-        variables=dict(args.env),
+        variables={**given, **dict(args.env)},
     )
     return run_job(job)
 

@@ -55,7 +55,9 @@ def _measure(
         for case in cases
     ]
     with Namespaces() as cluster:
-        cluster.up(network.hosts + network.reducers, network.rate)
+        cluster.up(network.hosts + network.reducers)
+        for host, rate in enumerate(network.rates):
+            cluster.rate(host, rate)
         hosts = [
             Host(cluster.name(host), cluster.address(host), cluster.prefix(host))
             for host in range(len(cluster))
@@ -65,6 +67,7 @@ def _measure(
                 **job.variables,
                 **reducers.variables(),
                 "SMDDP_WIRE_DTYPE": network.wire_dtype or "float32",
+                "SMDDP_WEIGHTS": network.weights,
             }
             placed = replace(job, hosts=hosts[: network.hosts], variables=variables)
             results = measure(cases, placed, network)
