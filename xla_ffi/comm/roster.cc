@@ -32,13 +32,13 @@ std::string Join(const Items& items) {
 
 // The settings that decide how bytes are laid out: all processes must compute the same.
 Fields SharedSettings(const Settings& settings) {
-  return {{"SMDDP_SEGMENT_BYTES", std::to_string(settings.segment_bytes)},
-          {"SMDDP_SHARD_BYTES", std::to_string(settings.shard_bytes)},
-          {"SMDDP_STAGING_BYTES", std::to_string(settings.staging_bytes)},
-          {"SMDDP_CONNECTIONS", std::to_string(settings.connections)},
-          {"SMDDP_REDUCERS", Join(settings.reducers)},
-          {"SMDDP_WEIGHTS",
-           settings.measure_weights ? "measure" : Join(settings.weights)}};
+  return {
+      {"SMDDP_SEGMENT_BYTES", std::to_string(settings.segment_bytes)},
+      {"SMDDP_SHARD_BYTES", std::to_string(settings.shard_bytes)},
+      {"SMDDP_STAGING_BYTES", std::to_string(settings.staging_bytes)},
+      {"SMDDP_CONNECTIONS", std::to_string(settings.connections)},
+      {"SMDDP_REDUCERS", Join(settings.reducers)},
+      {"SMDDP_WEIGHTS", settings.measure_weights ? "measure" : Join(settings.weights)}};
 }
 
 // One "name value" per line; values may hold anything but a line's end.
