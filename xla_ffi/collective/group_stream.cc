@@ -132,9 +132,6 @@ void GroupStream::Hear(const Mail& mail) {
       ordered_.push_back(entry);
       return;
     }
-    case FrameKind::kNotice:
-      notices_[mail.from] = {mail.value, mail.segment, group_->id(), mail.text};
-      return;
     case FrameKind::kLeave:
       losses_[mail.from].calls = mail.segment;
       return;
@@ -314,8 +311,7 @@ std::optional<int> GroupStream::MissingElsewhere(const Call& call) const {
 
 NoticeBoard::Notice GroupStream::NoticeOf(int process) const {
   if (context_.mesh->IsLocal(process)) return context_.mesh->page(process).board.Read();
-  const auto found = notices_.find(process);
-  return found == notices_.end() ? NoticeBoard::Notice() : found->second;
+  return network_ ? network_->NoticeOf(process) : NoticeBoard::Notice();
 }
 
 void GroupStream::PostNotice(const Call& call) {
@@ -393,7 +389,8 @@ void GroupStream::End(StatusCode code, const std::string& why, const std::string
     }
   }
   if (!told.empty() && network_) network_->Tell(FrameKind::kFailure, 0, 0, told);
-  if (noticed_ != 0) TakeNoticeDown();
+  // Who disagrees with us may not have looked at ours yet.
+  if (noticed_ != 0 && code != StatusCode::kMismatch) TakeNoticeDown();
   // The callers' memory goes with their calls.
   if (network_) network_->Close();
   const auto fail = [&](std::unique_ptr<Call> call) {

@@ -123,9 +123,8 @@ class GroupStream {
   std::unordered_map<uint64_t, std::unique_ptr<Call>> waiting_;  // By tag, not ordered.
   std::deque<uint64_t> unpublished_;  // First member of all: tags in order of arrival.
   std::deque<OrderEntry> ordered_;    // First member of another host: what comes next.
-  std::map<int, NoticeBoard::Notice> notices_;  // Of counterparts on other hosts.
-  uint64_t next_entry_ = 0;                     // The log entry to follow next.
-  uint64_t noticed_ = 0;                        // Tag of the call on our notice board.
+  uint64_t next_entry_ = 0;           // The log entry to follow next.
+  uint64_t noticed_ = 0;              // Tag of the call on our notice board.
 };
 
 }  // namespace smddp

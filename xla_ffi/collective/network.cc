@@ -363,7 +363,19 @@ void Network::Send(int process, FrameHeader header, const std::string& text) {
 
 void Network::Post(uint64_t stream, Mail mail) {
   const std::lock_guard lock(mutex_);
+  if (mail.kind == FrameKind::kNotice) {
+    // Also for groups that are not ours: their members may wait for us in vain.
+    notices_.insert_or_assign(mail.from, std::pair(stream, std::move(mail)));
+    return;
+  }
   mail_[stream].push_back(std::move(mail));
+}
+
+std::optional<std::pair<uint64_t, Mail>> Network::NoticeOf(int process) {
+  const std::lock_guard lock(mutex_);
+  const auto found = notices_.find(process);
+  if (found == notices_.end()) return std::nullopt;
+  return found->second;
 }
 
 std::deque<Mail> Network::TakeMail(uint64_t stream) {

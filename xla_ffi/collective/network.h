@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -72,6 +73,8 @@ class Network {
   // What came for a group, and what its exchanges have to say. Any thread posts.
   void Post(uint64_t stream, Mail mail);
   std::deque<Mail> TakeMail(uint64_t stream);
+  // The notice that a worker elsewhere posted last, and the stream by which it came.
+  std::optional<std::pair<uint64_t, Mail>> NoticeOf(int process);
   int process() const { return roster_.process(); }
 
   // "rank 3 (on node7)".
@@ -115,8 +118,9 @@ class Network {
   std::mutex mutex_;  // Guards what follows; the last one taken.
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::deque<Mail>> mail_;
-  std::set<std::pair<int, size_t>> awaited_;  // By Start(): counterpart and lane.
-  std::vector<size_t> reducer_lanes_;         // Connected lanes, by dedicated reducer.
+  std::map<int, std::pair<uint64_t, Mail>> notices_;  // By process.
+  std::set<std::pair<int, size_t>> awaited_;          // By Start(): counterpart and lane.
+  std::vector<size_t> reducer_lanes_;  // Connected lanes, by dedicated reducer.
   std::vector<bool> reducer_warned_;
   std::optional<Status> meeting_failed_;
   bool met_ = false;  // Start() is over.

@@ -187,6 +187,15 @@ void NetworkStage::Tell(FrameKind kind, uint64_t segment, uint64_t value,
   }
 }
 
+NoticeBoard::Notice NetworkStage::NoticeOf(int process) const {
+  const auto said = network_.NoticeOf(process);
+  if (!said) return {};
+  const auto& [stream, notice] = *said;
+  // Of another group it is enough to know that it is another one.
+  const uint64_t group = stream == Stream(0) ? group_ : 0;
+  return {notice.value, notice.segment, group, notice.text};
+}
+
 std::deque<Mail> NetworkStage::TakeMail() {
   std::deque<Mail> mail = std::exchange(mail_, {});
   for (Mail& next : network_.TakeMail(Stream(0))) mail.push_back(std::move(next));

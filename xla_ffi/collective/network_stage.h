@@ -16,6 +16,7 @@
 
 #include "collective/network.h"
 #include "collective/shard_exchange.h"
+#include "host/process_page.h"
 #include "plan/topology.h"
 
 namespace smddp {
@@ -59,6 +60,8 @@ class NetworkStage {
   void Tell(FrameKind kind, uint64_t segment, uint64_t value, const std::string& text);
   // What came meanwhile; `from` is a process.
   std::deque<Mail> TakeMail();
+  // What our counterpart on another host waits in, be it in this group or another.
+  NoticeBoard::Notice NoticeOf(int process) const;
   std::string Describe(int process) const { return network_.Describe(process); }
 
  private:

@@ -47,5 +47,29 @@ TEST(LostHostsTest, AGroupThatIsMadeAfterTheLossIsTold) {
   ExpectError(more, StatusCode::kPeerLost, Words{"rank 3"});
 }
 
+// Each waits for the other, in a group of its own.
+TEST(LostHostsTest, UnlikeGroupsAreFoundBeforeTheDeadline) {
+  Job job({2, 1, 2});
+  const auto signature = MakeSignature(ReduceOp::kSum, DType::kF32, {100});
+  const std::vector<Member> more = {
+      {Job::Device(0, 0), 0}, {Job::Device(1, 0), 1}, {Job::Device(1, 1), 1}};
+  const auto other = std::make_shared<const Group>(more, 1);
+  OpInstance ours = MakeOp(1), theirs = MakeOp(1);
+  Buffers<float> mine(1, {100}), elsewhere(2, {100});
+  Submit(job, 0, ours, 1, signature, mine);
+  for (int d = 0; d < 2; ++d) {
+    Participant participant;
+    participant.inputs.push_back(elsewhere.in[d][0].data());
+    participant.outputs.push_back(elsewhere.out[d][0].data());
+    participant.done = [&elsewhere, d](const Status& status) {
+      elsewhere.status[d] = status;
+      elsewhere.left.count_down();
+    };
+    job.engine(1).Submit(theirs, 1, Job::Device(1, d), other, signature,
+                         std::move(participant));
+  }
+  ExpectError(mine, StatusCode::kMismatch, Words{"group", "2 devices", "3 devices"});
+}
+
 }  // namespace
 }  // namespace smddp
