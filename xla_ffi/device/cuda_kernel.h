@@ -18,12 +18,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   Run<Op, In, Out>(exec, call);
 }
 
+using CudaFunction = void (*)(Call);
+
 template <class Op, class In, class Out>
 struct CudaKernel {
-  static constexpr void (*kFunction)(Call) = SmddpKernel<Op, In, Out>;
+  using Function = CudaFunction;
+  static constexpr Function kFunction = SmddpKernel<Op, In, Out>;
 };
-
-using CudaFunction = void (*)(Call);
 
 // nullptr where there is no such kernel.
 CudaFunction FindCudaSum(DType in, DType out);

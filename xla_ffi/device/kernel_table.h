@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which kernel does what: the one list of operators and element types, for both machines.
 //
-// `Kernel<Op, In, Out>::kFunction` is what the caller makes of one entry. An operator's
-// entries are found by a function of their own, so that each can be compiled apart. All
-// return nullptr where there is no such kernel. Pure functions.
+// `Kernel<Op, In, Out>::kFunction`, a `Function`, is what the caller makes of an entry.
+// An operator's entries are found by a function of their own, so that each can be
+// compiled apart. All return nullptr where there is no such kernel. Pure functions.
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "base/dtype.h"
 #include "device/element.h"
@@ -16,7 +15,7 @@
 namespace smddp::device {
 
 template <template <class, class, class> class Kernel>
-using FunctionOf = std::remove_const_t<decltype(Kernel<Sum, float, float>::kFunction)>;
+using FunctionOf = typename Kernel<Sum, float, float>::Function;
 
 template <template <class, class, class> class Kernel, class Op>
 FunctionOf<Kernel> FindFloat(DType dtype) {

@@ -111,7 +111,8 @@ using HostFunction = void (*)(const HostExecution&, const Call&);
 // For kernel_table.h.
 template <class Op, class In, class Out>
 struct HostKernel {
-  static constexpr HostFunction kFunction = Run<Op, In, Out, HostExecution>;
+  using Function = HostFunction;
+  static constexpr Function kFunction = Run<Op, In, Out, HostExecution>;
 };
 
 struct Launch {
