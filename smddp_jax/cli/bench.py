@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -205,7 +205,7 @@ def _problem(args: argparse.Namespace) -> str | None:
 
 
 def _networks(args: argparse.Namespace) -> list[bench.Network]:
-    def first(values: list[str], reducers: int) -> str:
+    def first(values: Sequence[str], reducers: int) -> str:
         return ",".join(values[: args.hosts + reducers])
 
     return [

@@ -42,8 +42,8 @@ void Outbox::Batch::Add(const Frame& frame, size_t sent) {
 std::deque<Outbox::Frame>& Outbox::QueueOf(FrameKind kind) {
   // kOpen makes room for the pushes that follow it and ends those before it. A probe's
   // answer must not wait behind probes that go the same way.
-  const bool waits = kind == FrameKind::kPush || kind == FrameKind::kOpen ||
-                     kind == FrameKind::kProbe;
+  const bool waits =
+      kind == FrameKind::kPush || kind == FrameKind::kOpen || kind == FrameKind::kProbe;
   return waits ? pushes_ : urgent_;
 }
 
