@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class Dedicated:
         """Waits until it has summed more than that many shards; returns the seconds."""
         return self._until(lambda: self.statistics()["shards"] > beyond, seconds)
 
-    def _until(self, condition, seconds: float = 30) -> float:
+    def _until(self, condition: Callable[[], bool], seconds: float = 30) -> float:
         start = time.monotonic()
         while not condition():
             assert self.process.poll() is None, self.output()

@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from failing import (
@@ -35,7 +36,7 @@ FAR = {"SMDDP_TIMEOUT": "120"}  # a deadline that must not be what ends the wait
 SILENT = {**FAR, "SMDDP_SILENCE": "3"}
 
 
-def training(folder: Path, floats: int = BIG, devices: int = 2, **options):
+def training(folder: Path, floats: int = BIG, devices: int = 2, **options: Any):
     end = folder / "end"
     return run_ranks(
         "in_flight", floats, 4, end, devices=devices, logs=folder, **options

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import strangers
@@ -32,7 +33,7 @@ LOST = "the other reducers take its share over"
 BACK = "is back and gets its share again"
 
 
-def training(end: Path, floats: int = BIG, **options):
+def training(end: Path, floats: int = BIG, **options: Any):
     return run_ranks("in_flight", floats, 4, end, devices=2, **options)
 
 

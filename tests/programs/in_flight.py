@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from member import join, say
@@ -46,11 +47,13 @@ def row(device: int) -> np.ndarray:
     return np.random.default_rng(device).standard_normal((1, floats), np.float32)
 
 
-def rows(of) -> jax.Array:
+def rows(of: Callable[[int], np.ndarray]) -> jax.Array:
+    def at(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
+        return of(index[0].start or 0)
+
     shape = (len(devices), *of(0).shape[1:])
-    return jax.make_array_from_callback(
-        shape, NamedSharding(mesh, P("i")), lambda index: of(index[0].start or 0)
-    )
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, P("i")), at)
 
 
 def add(parts: list[np.ndarray], per: int) -> list[np.ndarray]:
