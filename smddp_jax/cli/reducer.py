@@ -19,9 +19,7 @@ from smddp_jax._errors import ClusterError, EngineUnavailableError, SettingError
 from smddp_jax.cli.arguments import positive
 
 if TYPE_CHECKING:
-    from smddp_jax._core import (  # pyright: ignore[reportMissingModuleSource]
-        ReducerServer,
-    )
+    from smddp_jax import _core
 
 # How long a signal or the end of a job may wait until it is noticed.
 _TURN_SECONDS = 0.2
@@ -87,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(args: argparse.Namespace) -> ReducerServer:
+def _serve(args: argparse.Namespace) -> _core.ReducerServer:
     try:
         core = importlib.import_module("smddp_jax._core")
     except ImportError as error:

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process-local stage: what the devices contribute to a range, and what they get.
+#include "collective/local_stage.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "collective/call.h"
-#include "collective/local_stage.h"
 #include "comm/group.h"
 
 namespace smddp {
