@@ -24,7 +24,7 @@ from smddp_jax.launch import Host, namespaces
 from smddp_jax.launch.namespaces import Namespaces
 from smddp_jax.launch.reducers import Reducers
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 needs_hosts = pytest.mark.skipif(
     namespaces.problem() is not None, reason=f"no hosts here: {namespaces.problem()}"
 )

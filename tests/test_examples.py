@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ranks import environment, run_ranks
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 for needed in ("flax", "matplotlib", "optax", "sklearn", "tqdm"):
     pytest.importorskip(needed)
 

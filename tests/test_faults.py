@@ -17,7 +17,7 @@ import pytest
 from failing import all_raise, nothing_lingers
 from ranks import free_port, run_ranks
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 
 FAR = {"SMDDP_TIMEOUT": "120"}  # a deadline that must not be what ends the wait
 NEAR = {"SMDDP_TIMEOUT": "5"}

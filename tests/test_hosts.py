@@ -18,7 +18,7 @@ import pytest
 from cases import Case, selection
 from ranks import free_port, run_ranks
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 
 PASSED = re.compile(r"^PASS (\S+)", re.MULTILINE)
 

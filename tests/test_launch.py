@@ -20,6 +20,8 @@ from ranks import PROGRAMS
 from smddp_jax._errors import ClusterError
 from smddp_jax.launch import Host, Job
 
+pytestmark = pytest.mark.any_jax
+
 WORKER = str(PROGRAMS / "worker.py")
 RUN = [sys.executable, "-m", "smddp_jax", "run"]
 

@@ -18,6 +18,8 @@ import pytest
 from smddp_jax.launch import namespaces
 from smddp_jax.launch.namespaces import Namespaces, NamespacesError
 
+pytestmark = pytest.mark.any_jax
+
 needs_root = pytest.mark.skipif(
     namespaces.problem() is not None, reason=f"no hosts here: {namespaces.problem()}"
 )

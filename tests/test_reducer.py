@@ -17,6 +17,8 @@ from ranks import run_ranks
 
 from smddp_jax.cli import main
 
+pytestmark = pytest.mark.any_jax
+
 REDUCER = [sys.executable, "-m", "smddp_jax", "reducer"]
 SECRET = "known to all of the job"
 

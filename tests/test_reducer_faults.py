@@ -21,7 +21,7 @@ from ranks import Job, free_port, run_ranks
 from smddp_jax.launch import namespaces
 from smddp_jax.launch.namespaces import Namespaces
 
-pytestmark = pytest.mark.ours
+pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 
 needs_root = pytest.mark.skipif(
     namespaces.problem() is not None, reason=f"no hosts here: {namespaces.problem()}"
