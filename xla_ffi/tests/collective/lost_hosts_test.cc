@@ -69,6 +69,7 @@ TEST(LostHostsTest, UnlikeGroupsAreFoundBeforeTheDeadline) {
                          std::move(participant));
   }
   ExpectError(mine, StatusCode::kMismatch, Words{"group", "2 devices", "3 devices"});
+  ExpectError(elsewhere, StatusCode::kMismatch, Words{"group"});
 }
 
 }  // namespace
