@@ -31,7 +31,7 @@ from smddp_jax.bench.programs import ALIKE, AXIS, EVERY
 from smddp_jax.launch import Host, Job, run_job
 from smddp_jax.launch.namespaces import Namespaces, problem
 
-LAYERS, WIDTH, BATCH = 24, 512, 256
+LAYERS, WIDTH, BATCH = 24, 512, 1024
 MIB = 1 << 20
 BUCKETS = (MIB, 4 * MIB, 8 * MIB)
 ITERATIONS, WARMUP = 15, 2
@@ -136,7 +136,10 @@ def _gradients() -> dict[str, Callable[[Any, Any], Any]]:
         return jax.grad(_loss)(optim.as_varying(weights, AXIS), x)
 
     def alone(weights: Any, x: Any) -> Any:
-        return [gradient[None] for gradient in local(weights, x)]
+        gradients = local(weights, x)
+        # One number is reduced, lest a rank runs ahead of the other.
+        number = smddp_jax.pmean(gradients[0][0, 0], AXIS)
+        return lax.pcast(number[None], AXIS, to="varying"), [g[None] for g in gradients]
 
     def reduction(weights: Any, x: Any) -> Any:
         return smddp_jax.pmean(optim.as_varying(weights, AXIS), AXIS)
