@@ -17,7 +17,7 @@ from pathlib import Path
 
 FUNCTION = re.compile(r"Function : (\S+)")
 ARCHITECTURE = re.compile(r"arch = (sm_\w+)")
-ACCESS = re.compile(r"\b(LDG|STG|LD|ST|LDL|STL)\.(\S+)")
+ACCESS = re.compile(r"\b(LDG|STG|LD|ST|LDL|STL)\b(\S*)")
 USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+)\D+\d+ LOCAL:(\d+)")
 LOAD, STORE = "load", "store"
 
