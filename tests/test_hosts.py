@@ -40,8 +40,8 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = {
-    "2 hosts x 2 x 2": Layout(2, 4, 2, "2x4"),
-    "4 hosts x 1 x 2": Layout(4, 4, 2, "4x2"),
+    "2 hosts x 2 x 2": Layout(2, 4, 2, "4x2"),
+    "4 hosts x 1 x 2": Layout(4, 4, 2, "8x1"),
     "2 hosts x 4 x 1": Layout(2, 8, 1, "8x1"),
 }
 SMALL = {"2 x 1": (2, 2), "2 x 2": (2, 4), "4 x 1": (4, 4)}
