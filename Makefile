@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo   train a Flax model on 4 processes x 2 CPU devices, with one changed line
-# make test   pytest, then the native tests plain, under TSan and under ASan+UBSan
+# make test   pytest, then the native tests under TSan and under ASan+UBSan
 # make lint   ruff, pyright, clang-format, the architecture test, the stub check
 # make gpu-check   our GPU kernels, on a machine that has nvcc and a GPU
 # make bench  our collectives beside XLA's, in one process and in four
@@ -22,7 +22,8 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 CC_SOURCES := $(shell find xla_ffi benchmarks -name '*.cc' -o -name '*.cu' -o -name '*.h')
 PACKAGE := pyproject.toml $(shell find xla_ffi smddp_jax -name '*.cc' -o -name '*.cu' -o -name '*.h' \
   -o -name 'CMake*' -o -name '*.cmake' -o -name '*.py')
-NATIVE_PRESETS := release tsan asan
+# What ships is built for the Python tests; make native-release runs the native ones on it.
+NATIVE_PRESETS := tsan asan
 
 .PHONY: demo test pytest native gpu-build gpu-code gpu-check lint format bench results \
   stub install clean FORCE
