@@ -222,7 +222,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "SMDDP_SHARD_BYTES",
         *_BYTES,
-        32 << 10,
+        24 << 10,
         "About what one reducer gets of a segment.",
         agreed=True,
     ),

@@ -274,7 +274,7 @@ def test_ranks_are_dealt_to_hosts_in_blocks(tmp_path: Path) -> None:
     [
         ("SMDDP_REDUCERS", "10.0.0.9:4000", "unset", "10.0.0.9:4000"),
         ("SMDDP_WIRE_DTYPE", "bf16", "unset", "bfloat16"),
-        ("SMDDP_SHARD_BYTES", "64KiB", "32768", "65536"),
+        ("SMDDP_SHARD_BYTES", "64KiB", "24576", "65536"),
         ("SMDDP_SECRET", SECRET, "unset", "set"),
     ],
 )

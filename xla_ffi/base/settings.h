@@ -35,7 +35,7 @@ struct Settings {
   // SMDDP_WEIGHTS=measure: the job measures them when it starts.
   bool measure_weights = false;
   // SMDDP_SHARD_BYTES: what one reducer gets of a segment, about.
-  size_t shard_bytes = size_t{32} << 10;
+  size_t shard_bytes = size_t{24} << 10;
   // SMDDP_CONNECTIONS: connections, and threads that serve them, between two processes.
   int connections = 1;
   // SMDDP_INTERFACE: name of the network interface to listen on. Empty: the one by which
