@@ -175,7 +175,10 @@ TEST_F(DeviceAbort, WhoGaveUpComesToNoLaterMeeting) {
     EXPECT_EQ(HostExecution::LoadAcquire(&group_.watch(1).gave_up), 0u);
     group_.Abort(1);
   }
-  ExpectGaveUp(1, {1, 0, 2});
+  // Whom it missed is a matter of timing: the abort may come before it has looked.
+  const GaveUp gave_up = GaveUp::Unpack(group_.watch(1).gave_up);
+  EXPECT_EQ(gave_up.call, 1u);
+  EXPECT_EQ(gave_up.round, 0u);
   EXPECT_TRUE(Untouched(0));
   EXPECT_TRUE(Untouched(1));
 }
