@@ -104,7 +104,7 @@ void GroupStream::FailIfLost() {
   for (const auto& [process, loss] : losses_) {
     if (loss.why.empty()) continue;  // Has said goodbye, and is still there.
     if (loss.calls && (!pipeline_ || pipeline_->done() < *loss.calls)) continue;
-    return Fail(StatusCode::kPeerLost, loss.why, true);
+    return Fail(StatusCode::kPeerLost, Name(process) + " " + loss.why, true);
   }
 }
 
@@ -362,8 +362,9 @@ void GroupStream::CheckDeadlines() {
     missing = Name(*process) + ", which " +
               (notice.op == 0 ? "has not reached it and waits in no collective"
                               : "waits in " + notice.text);
-  } else if (pipeline_ && !pipeline_->WaitsForNetwork().empty()) {
-    missing = pipeline_->WaitsForNetwork();
+  } else if (const std::string reducer = pipeline_ ? pipeline_->WaitsForNetwork() : "";
+             !reducer.empty()) {
+    missing = reducer;
   }
   Fail(StatusCode::kDeadline,
        "rank " + std::to_string(context_.mesh->process()) + " waited " +

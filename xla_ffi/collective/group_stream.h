@@ -64,7 +64,7 @@ class GroupStream {
   bool Progress();
   // Fails what waits too long and compares notes with peers; called now and then.
   void CheckDeadlines();
-  // A member is gone; `why` is a whole sentence. What needs nothing more from it still
+  // A member is gone; `why` completes "rank N ...". What needs nothing more from it still
   // completes.
   void Lose(int process, const std::string& why);
   // Tells the other hosts up to where we have everything. Nothing follows from us.

@@ -62,7 +62,6 @@ class NetworkStage {
   std::deque<Mail> TakeMail();
   // What our counterpart on another host waits in, be it in this group or another.
   NoticeBoard::Notice NoticeOf(int process) const;
-  std::string Describe(int process) const { return network_.Describe(process); }
 
  private:
   uint64_t Stream(size_t lane) const;

@@ -145,12 +145,9 @@ void Streams::HandleLosses() {
     losses.swap(losses_);
   }
   for (const auto& [process, why] : losses) {
-    const std::string text = (mesh()->IsLocal(process) ? mesh()->Describe(process)
-                                                       : network()->Describe(process)) +
-                             " " + why;
-    lost_.try_emplace(process, text);
+    lost_.try_emplace(process, why);
     for (auto& [id, stream] : streams_) {
-      if (IsMember(*stream, process)) stream->Lose(process, text);
+      if (IsMember(*stream, process)) stream->Lose(process, why);
     }
   }
 }

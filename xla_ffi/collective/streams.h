@@ -85,7 +85,7 @@ class Streams {
   Peers peers_;
   std::string left_;  // Why we are no more in the job.
   std::unordered_map<uint64_t, std::unique_ptr<GroupStream>> streams_;
-  std::map<int, std::string> lost_;  // By process: a sentence, also for groups to come.
+  std::map<int, std::string> lost_;  // By process: why, also for groups to come.
 };
 
 }  // namespace smddp

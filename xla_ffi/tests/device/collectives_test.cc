@@ -14,31 +14,12 @@ using smddp::testing::Expected;
 using smddp::testing::FirstDifference;
 using smddp::testing::RandomArray;
 
-struct Case {
-  ReduceOp op;
-  DType in;
-  DType out;
-};
-
-std::vector<Case> UncastCases() {
-  std::vector<Case> cases;
-  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
-    for (int d = 0; d <= static_cast<int>(DType::kC128); ++d) {
-      const auto dtype = static_cast<DType>(d);
-      if (op == ReduceOp::kSum || !smddp::testing::IsComplex(dtype)) {
-        cases.push_back({op, dtype, dtype});
-      }
-    }
-  }
-  return cases;
-}
+using smddp::testing::Case;
+using smddp::testing::UncastCases;
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases = UncastCases();
-  for (DType narrow : {DType::kF16, DType::kBF16}) {
-    cases.push_back({ReduceOp::kSum, narrow, DType::kF32});
-    cases.push_back({ReduceOp::kSum, DType::kF32, narrow});
-  }
+  smddp::testing::AddCastCases(ReduceOp::kSum, cases);
   return cases;
 }
 

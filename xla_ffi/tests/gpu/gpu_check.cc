@@ -27,26 +27,11 @@ constexpr size_t kHalfBytes = size_t{4} << 20;
 // A wait that takes longer has no end: nothing else runs on the GPU.
 constexpr unsigned kSeconds = 300;
 
-struct Case {
-  ReduceOp op;
-  DType in;
-  DType out;
-};
+using smddp::testing::Case;
 
 std::vector<Case> AllCases() {
-  std::vector<Case> cases;
-  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
-    for (int d = 0; d <= static_cast<int>(DType::kC128); ++d) {
-      const auto dtype = static_cast<DType>(d);
-      if (op == ReduceOp::kSum || !smddp::testing::IsComplex(dtype)) {
-        cases.push_back({op, dtype, dtype});
-      }
-    }
-  }
-  for (DType narrow : {DType::kF16, DType::kBF16}) {
-    cases.push_back({ReduceOp::kSum, narrow, DType::kF32});
-    cases.push_back({ReduceOp::kSum, DType::kF32, narrow});
-  }
+  std::vector<Case> cases = smddp::testing::UncastCases();
+  smddp::testing::AddCastCases(ReduceOp::kSum, cases);
   return cases;
 }
 

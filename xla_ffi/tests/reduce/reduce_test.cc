@@ -18,23 +18,10 @@
 namespace smddp::testing {
 namespace {
 
-struct Case {
-  ReduceOp op;
-  DType in;
-  DType out;
-};
-
 std::vector<Case> AllCases() {
-  std::vector<Case> cases;
+  std::vector<Case> cases = UncastCases();
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
-    for (int d = 0; d <= static_cast<int>(DType::kC128); ++d) {
-      const auto dtype = static_cast<DType>(d);
-      if (op == ReduceOp::kSum || !IsComplex(dtype)) cases.push_back({op, dtype, dtype});
-    }
-    for (DType narrow : {DType::kF16, DType::kBF16}) {
-      cases.push_back({op, narrow, DType::kF32});
-      cases.push_back({op, DType::kF32, narrow});
-    }
+    AddCastCases(op, cases);
   }
   return cases;
 }

@@ -124,6 +124,33 @@ inline const Narrow& Format(DType d) { return d == DType::kF16 ? kFloat16 : kBfl
 // Numbers per element: a complex element is two of them.
 inline size_t Parts(DType d) { return IsComplex(d) ? 2 : 1; }
 
+// A reduction from one element type to another.
+struct Case {
+  ReduceOp op;
+  DType in;
+  DType out;
+};
+
+// Every reduction that keeps its type.
+inline std::vector<Case> UncastCases() {
+  std::vector<Case> cases;
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+    for (int d = 0; d <= static_cast<int>(DType::kC128); ++d) {
+      const auto dtype = static_cast<DType>(d);
+      if (op == ReduceOp::kSum || !IsComplex(dtype)) cases.push_back({op, dtype, dtype});
+    }
+  }
+  return cases;
+}
+
+// Adds those of `op` that change it.
+inline void AddCastCases(ReduceOp op, std::vector<Case>& cases) {
+  for (DType narrow : {DType::kF16, DType::kBF16}) {
+    cases.push_back({op, narrow, DType::kF32});
+    cases.push_back({op, DType::kF32, narrow});
+  }
+}
+
 template <class T>
 T GetAs(DType dtype, const Bytes& bytes, size_t e) {
   if (!IsNarrow(dtype)) return Get<T>(bytes, e);
