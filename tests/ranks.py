@@ -239,3 +239,26 @@ def run_alone(
     )
     assert done.returncode == 0, done.stdout[-6000:]
     return done.stdout
+
+
+def run_launched(
+    script: Path,
+    *arguments: object,
+    processes: int = 1,
+    devices: int = 8,
+    seconds: float = 170,
+) -> str:
+    """Runs a script under `smddp-jax run`; it must return 0. Returns what it wrote."""
+    launcher = ["-P", "-m", "smddp_jax", "run", "-n", str(processes)]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(script), *map(str, arguments)],
+        env=environment(devices),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from ranks import environment, run_ranks
+from ranks import run_launched, run_ranks
 
 pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 for needed in ("flax", "matplotlib", "optax", "sklearn", "tqdm"):
@@ -20,25 +18,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 WAYS = ("stock", "installed", "pieces")
 
 
-def run_example(name: str, *arguments: object, processes: int = 1, devices: int = 8):
-    launcher = ["-P", "-m", "smddp_jax", "run", "-n", str(processes)]
-    command = [*launcher, str(EXAMPLES / name), *map(str, arguments)]
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=environment(devices),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=170,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
-
-
 def test_the_three_ways_learn_alike() -> None:
-    said = {way: run_example(f"migration/{way}.py") for way in WAYS}
+    said = {way: run_launched(EXAMPLES / f"migration/{way}.py") for way in WAYS}
     losses = {
         way: [float(found) for found in re.findall(r"loss (\d\S+)", text)]
         for way, text in said.items()
@@ -62,7 +43,9 @@ def metrics_of(folder: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize(("processes", "devices"), [(1, 1), (1, 8), (4, 2)])
 def test_the_resnet_learns(processes: int, devices: int, tmp_path: Path) -> None:
     arguments = ("--epochs", 2, "--folder", tmp_path)
-    run_example("resnet.py", *arguments, processes=processes, devices=devices)
+    run_launched(
+        EXAMPLES / "resnet.py", *arguments, processes=processes, devices=devices
+    )
     epochs = metrics_of(tmp_path)
     assert [line["epoch"] for line in epochs] == [1, 2]
     assert epochs[1]["loss"] < epochs[0]["loss"] < 2.4
@@ -71,10 +54,10 @@ def test_the_resnet_learns(processes: int, devices: int, tmp_path: Path) -> None
 
 def test_the_resnet_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    run_example("resnet.py", "--epochs", 2, "--folder", whole, devices=4)
-    run_example("resnet.py", "--epochs", 1, "--folder", halves, devices=4)
+    run_launched(EXAMPLES / "resnet.py", "--epochs", 2, "--folder", whole, devices=4)
+    run_launched(EXAMPLES / "resnet.py", "--epochs", 1, "--folder", halves, devices=4)
     first = metrics_of(halves)
-    run_example("resnet.py", "--epochs", 2, "--folder", halves, devices=4)
+    run_launched(EXAMPLES / "resnet.py", "--epochs", 2, "--folder", halves, devices=4)
     assert metrics_of(halves)[:1] == first
     for one, other in zip(metrics_of(whole), metrics_of(halves), strict=True):
         same = ("epoch", "loss", "accuracy", "test_error")
@@ -102,10 +85,10 @@ def test_the_experiment_skips_what_is_done(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("results.jsonl", "plot.svg")}
     arguments = ["--epochs", 2, "--seeds", 2, "--results", files["results.jsonl"]]
     arguments += ["--plot", files["plot.svg"], "--batches", 256]
-    run_example("large_batch.py", *arguments)
+    run_launched(EXAMPLES / "large_batch.py", *arguments)
     first = files["results.jsonl"].read_text().splitlines()
     assert len(first) == 6
-    said = run_example("large_batch.py", *arguments, 512)
+    said = run_launched(EXAMPLES / "large_batch.py", *arguments, 512)
     lines = files["results.jsonl"].read_text().splitlines()
     assert lines[:6] == first and len(lines) == 12
     table = [line for line in said.splitlines() if "±" in line]
