@@ -9,11 +9,9 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/call.h"
+#include "device/gpu.h"
 
 namespace smddp::device {
-
-// A cudaStream_t.
-using StreamHandle = void*;
 
 // `in` and `out`: see KernelType(); the call's algorithm is any but kAllGather.
 Status LaunchReduce(ReduceOp op, DType in, DType out, const Call& call,
