@@ -172,6 +172,13 @@ SETTINGS: tuple[Setting, ...] = (
         "it keeps for other hosts.",
     ),
     Setting(
+        "SMDDP_GPU_STAGING_BYTES",
+        *_BYTES,
+        64 << 20,
+        "Upper bound of the memory that each GPU provides to its peers in one group.",
+        agreed=True,
+    ),
+    Setting(
         "SMDDP_SEGMENT_BYTES",
         *_BYTES,
         128 << 10,

@@ -61,6 +61,7 @@ def settings(
     values = core.Settings()
     values.timeout_seconds = _env.get("SMDDP_TIMEOUT")
     values.staging_bytes = _env.get("SMDDP_STAGING_BYTES")
+    values.gpu_staging_bytes = _env.get("SMDDP_GPU_STAGING_BYTES")
     values.segment_bytes = _env.get("SMDDP_SEGMENT_BYTES")
     cores = len(os.sched_getaffinity(0))
     values.threads = _env.get("SMDDP_THREADS") or max(1, cores // local_size)

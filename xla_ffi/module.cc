@@ -118,6 +118,7 @@ NB_MODULE(_core, m) {
       .def(nb::init<>())
       .def_rw("timeout_seconds", &Settings::timeout_seconds)
       .def_rw("staging_bytes", &Settings::staging_bytes)
+      .def_rw("gpu_staging_bytes", &Settings::gpu_staging_bytes)
       .def_rw("segment_bytes", &Settings::segment_bytes)
       .def_rw("threads", &Settings::threads)
       .def_rw("huge_pages", &Settings::huge_pages)

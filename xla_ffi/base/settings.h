@@ -16,6 +16,9 @@ struct Settings {
   double timeout_seconds = 300.0;
   // SMDDP_STAGING_BYTES: upper bound of shared memory that this process provides.
   size_t staging_bytes = size_t{64} << 20;
+  // SMDDP_GPU_STAGING_BYTES: upper bound of what each GPU provides of its memory to a
+  // group.
+  size_t gpu_staging_bytes = size_t{64} << 20;
   // SMDDP_SEGMENT_BYTES: the largest unit in flight between the processes of one host.
   size_t segment_bytes = size_t{128} << 10;
   // SMDDP_THREADS, or this process's share of the host's cores: worker threads. 0: one
