@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only file that touches `jax._src` or asks for a version of jax.
+"""What we need of JAX's inside, in functions of our own: a new jax is met here.
 
-What we need of JAX's inside is wrapped here in small functions with our own names, so
-that a new jax release is met in one place.
+With `_jax_backend.py` all that touches `jax._src` or asks for a version of jax.
 """
 
 from __future__ import annotations
@@ -77,13 +76,6 @@ class CoordinationStore:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
             raise KeyTimeoutError(f"no key {key!r} within {seconds:g} s") from None
-
-
-def backend_exists() -> bool:
-    """Whether JAX has made a backend, after which a process can't join a job."""
-    from jax._src import xla_bridge
-
-    return xla_bridge.backends_are_initialized()
 
 
 def distributed_membership() -> tuple[int, int] | None:
@@ -257,41 +249,47 @@ def stock_collectives() -> dict[str, StockCollective]:
 
 
 def register_rule(primitive: Any, rule: Callable[..., Any]) -> Callable[[], None]:
-    """Puts `rule` in the place of the one that lowers `primitive` on CPU.
+    """Puts `rule` in the place of those that lower `primitive`, on every platform.
 
     The rule runs once per equation: JAX must not call the function that one equation
-    was lowered to from another, since each of them gets a key of its own. It sees other
-    platforms too: with a rule for CPU beside the one for all, jax 0.10 to 0.12 can't
-    lower an uncacheable primitive for several platforms at once.
+    was lowered to from another, since each of them gets a key of its own. It is the
+    only one: with rules for some platforms beside it, jax 0.10 to 0.12 can't lower an
+    uncacheable primitive for several platforms at once.
 
     Returns:
-      What puts the old rule back.
+      What puts the old rules back.
     """
-    specific = mlir._platform_specific_lowerings["cpu"]
-    rules = specific if primitive in specific else mlir._lowerings
-    before = rules[primitive]
+    stock = _stock_rules(primitive)
     was_cacheable = primitive not in mlir._uncacheable_primitives
-    _replaced[primitive] = before
-    platform = "cpu" if rules is specific else None
-    mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+    for platform in stock:
+        _rules_for(platform).pop(primitive)
+    _replaced[primitive] = stock
+    mlir.register_lowering(primitive, rule, cacheable=False)
 
     def restore() -> None:
-        rules[primitive] = before
-        del _replaced[primitive]
+        del _replaced[primitive], mlir._lowerings[primitive]
+        for platform, entry in stock.items():
+            _rules_for(platform)[primitive] = entry
         if was_cacheable:
             mlir._uncacheable_primitives.discard(primitive)
 
     return restore
 
 
-_replaced: dict[Any, Any] = {}
+_replaced: dict[Any, dict[str | None, Any]] = {}
 
 
-def stock_rule(primitive: Any) -> Callable[..., Any]:
-    """The lowering rule that `primitive` has on CPU without us."""
-    specific = mlir._platform_specific_lowerings["cpu"]
-    entry = _replaced.get(primitive) or specific.get(primitive)
-    return (entry or mlir._lowerings[primitive]).rule
+def _rules_for(platform: str | None) -> dict[Any, Any]:
+    """JAX's table of rules for one platform, or for all that have none of their own."""
+    return mlir._platform_specific_lowerings[platform] if platform else mlir._lowerings
+
+
+def _stock_rules(primitive: Any) -> dict[str | None, Any]:
+    """The rules that `primitive` has without us, by platform; the one for all: None."""
+    if primitive in _replaced:
+        return _replaced[primitive]
+    tables = {p: _rules_for(p) for p in (None, *mlir._platform_specific_lowerings)}
+    return {p: table[primitive] for p, table in tables.items() if primitive in table}
 
 
 def allow_in_exports(target: str) -> None:
@@ -312,7 +310,9 @@ def lower_stock(
 ) -> Any:
     """Emits what JAX would emit for one collective; returns its one result."""
     inner = ctx.replace(primitive=primitive, avals_in=[aval], avals_out=[out])
-    (result,) = stock_rule(primitive)(inner, arg, **params)
+    rules, platforms = _stock_rules(primitive), lowering_platforms(ctx)
+    entry = rules.get(platforms[0]) if len(platforms) == 1 else None
+    (result,) = (entry or rules[None]).rule(inner, arg, **params)
     return result
 
 
@@ -322,7 +322,7 @@ def checks_varying_axes() -> bool:
 
 
 def drops_axes_of_size_one() -> bool:
-    """Whether JAX was asked to leave mesh axes of size one out of its types."""
+    """Whether JAX leaves mesh axes of size one out of its types."""
     return config.remove_size_one_mesh_axis_from_type.value
 
 

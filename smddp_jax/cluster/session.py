@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from smddp_jax import _env, _jax_compat, _native
+from smddp_jax import _env, _jax_backend, _jax_compat, _native
 from smddp_jax._errors import ClusterError, EngineUnavailableError
 from smddp_jax.cluster import detect
 from smddp_jax.cluster.agreement import make_card, trade
@@ -185,7 +185,7 @@ def _join(terms: Terms) -> Session:
     place = detect.detect(os.environ)
     if place is None:
         return Session(0, 1, (host_id(),), os.getpid(), terms)
-    if _jax_compat.backend_exists():
+    if _jax_backend.backend_exists():
         raise ClusterError(
             f"JAX made its backend before smddp_jax.init(), so rank {place.rank} can't "
             f"join the {place.size} processes that {place.launcher} started: call "
