@@ -32,12 +32,24 @@ constexpr uint32_t kThreads = 512;  // Per block, on a GPU.
 
 // In a rank's own GPU memory, written by its peers; all zero when the group is made.
 struct Flags {
-  // The latest meeting that block b of rank r has come to: [b][r]. It only grows, so that
-  // a flag left by an earlier call can never be taken for this one's.
+  // The latest meeting that block b of rank r has come to: [b][r], a Meeting. It only
+  // grows, so that a flag left by an earlier call can never be taken for this one's.
   uint64_t met[kMaxBlocks][kMaxRanks];
   // Not zero once this rank gave up a call: it then comes to no meeting any more, or its
   // peers would take that for the one it missed.
   uint64_t broken;
+};
+
+// A meeting as a flag: later ones are greater, whatever their tags. The tag says what
+// kind of call it is: ranks that disagree about that give the call up, all of them.
+struct Meeting {
+  static constexpr uint32_t kTagBits = 24;
+
+  SMDDP_DEVICE static constexpr uint64_t Pack(uint64_t call, uint32_t round,
+                                              uint32_t tag) {
+    return (call * 2 + round) << kTagBits | tag % (1u << kTagBits);
+  }
+  SMDDP_DEVICE static constexpr uint64_t Order(uint64_t flag) { return flag >> kTagBits; }
 };
 
 // In host memory that the rank's GPU maps. The host ends a wait by setting `abort`.
@@ -47,17 +59,21 @@ struct Watch {
   uint64_t gave_up;
 };
 
-// Which meeting was given up, and a rank that had not come to it.
+// Which meeting was given up, and because of which rank: it had not come, or it
+// disagrees about what is called.
 struct GaveUp {
   uint64_t call;
   uint32_t round;
-  uint32_t missing;
+  uint32_t rank;
+  bool disagrees;
 
-  SMDDP_DEVICE uint64_t Pack() const { return (call * 2 + round) * kMaxRanks + missing; }
+  SMDDP_DEVICE uint64_t Pack() const {
+    return ((call * 2 + round) * kMaxRanks + rank) * 2 + (disagrees ? 1 : 0);
+  }
   static GaveUp Unpack(uint64_t packed) {
-    const uint64_t meeting = packed / kMaxRanks;
+    const uint64_t meeting = packed / 2 / kMaxRanks;
     return {meeting / 2, static_cast<uint32_t>(meeting % 2),
-            static_cast<uint32_t>(packed % kMaxRanks)};
+            static_cast<uint32_t>(packed / 2 % kMaxRanks), packed % 2 != 0};
   }
 };
 
@@ -89,6 +105,7 @@ struct Call {
   uint32_t ranks;
   uint32_t blocks;
   uint64_t number;
+  uint32_t tag;  // What all ranks must agree about, as a hash; see Meeting.
   double scale;  // Multiplies a sum before its one rounding; 1 for all else.
 
   Flags* flags[kMaxRanks];

@@ -44,21 +44,30 @@ class Collective {
   SMDDP_DEVICE void Reduce() const {
     Meetings<Exec> meetings(exec_, call_);
     Push();
-    if (!meetings.Meet(0)) return;
-    if (call_.algorithm != Algorithm::kTwoShot) return ReduceToUser<Op>();
-    ReduceToAll<Op>();
-    if (meetings.Meet(1)) Collect();
+    bool met = meetings.Meet(0);
+    if (met && ends_with_results()) {
+      ReduceToAll<Op>();
+      met = meetings.Meet(1);
+    }
+    if (!met) return Poison();
+    ends_with_results() ? Collect() : ReduceToUser<Op>();
   }
 
   SMDDP_DEVICE void AllGather() const {
     Meetings<Exec> meetings(exec_, call_);
     Spread();
-    if (meetings.Meet(1)) Collect();
+    meetings.Meet(1) ? Collect() : Poison();
   }
 
  private:
   SMDDP_DEVICE Units Part(uint32_t rank) const {
     return {call_.borders[rank], call_.borders[rank + 1]};
+  }
+
+  // Whether there is a round 1, behind which everybody has all results.
+  SMDDP_DEVICE bool ends_with_results() const {
+    return call_.algorithm == Algorithm::kTwoShot ||
+           call_.algorithm == Algorithm::kAllGather;
   }
 
   // What `rank` adds in round 0.
@@ -254,6 +263,27 @@ class Collective {
             result[0].StoreEdge(data, bytes);
           });
     });
+  }
+
+  // Instead of results: a call that was given up leaves NaNs, and never a wrong sum. Each
+  // thread fills what it would have written.
+  SMDDP_DEVICE void Poison() const {
+    if (!ends_with_results()) return Poison(Reduced(call_.rank));
+    ForEachRank([&](uint32_t rank) { Poison(Part(rank)); });
+  }
+
+  SMDDP_DEVICE void Poison(Units range) const {
+    OutUnit unit;
+    Unroll<OutUnit::kVectors>([&](uint32_t v) {
+      Unroll<4>([&](uint32_t w) { unit.vectors[v].words[w] = 0xffffffff; });
+    });
+    Walk<OutUnit::kBytes>(
+        call_.to, range,
+        [&]<uint32_t n>(Count<n>, uint32_t, char* data) {
+          const uint64_t step = uint64_t{exec_.threads()} * OutUnit::kBytes;
+          Unroll<n>([&](uint32_t k) { unit.template Store<Exec>(data + k * step); });
+        },
+        [&](uint32_t, char* data, uint32_t bytes) { unit.StoreEdge(data, bytes); });
   }
 
   const Exec& exec_;

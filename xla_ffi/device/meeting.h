@@ -28,7 +28,7 @@ class Meetings {
   // Same result on all threads of the block: false where the call was given up.
   SMDDP_DEVICE bool Meet(uint32_t round) {
     exec_.AllOfBlock(true);
-    const uint64_t meeting = call_.number * 2 + round;
+    const uint64_t meeting = Meeting::Pack(call_.number, round, call_.tag);
     const uint32_t first = exec_.thread_in_block();
     const uint32_t step = exec_.threads_in_block();
     for (uint32_t r = first; r < call_.ranks && !broken_; r += step) {
@@ -36,21 +36,30 @@ class Meetings {
     }
     bool all_came = !broken_;
     for (uint32_t r = first; r < call_.ranks && all_came; r += step) {
-      all_came = Await(&mine_.met[exec_.block()][r], meeting);
-      if (!all_came) GiveUp(GaveUp{call_.number, round, r});
+      const uint64_t came = Await(&mine_.met[exec_.block()][r], meeting);
+      // Who is behind this meeting has passed it: it found my tag to be its own.
+      const bool disagrees = came != meeting && SameOrder(came, meeting);
+      all_came = came >= meeting && !disagrees;
+      if (!all_came) GiveUp(GaveUp{call_.number, round, r, disagrees});
     }
     return exec_.AllOfBlock(all_came);
   }
 
  private:
-  SMDDP_DEVICE bool Await(uint64_t* flag, uint64_t meeting) const {
-    for (uint32_t polls = 1; Exec::LoadAcquire(flag) < meeting; ++polls) {
+  SMDDP_DEVICE static bool SameOrder(uint64_t a, uint64_t b) {
+    return Meeting::Order(a) == Meeting::Order(b);
+  }
+
+  // The flag, which has come up to `meeting` unless the host said to wait no longer.
+  SMDDP_DEVICE uint64_t Await(uint64_t* flag, uint64_t meeting) const {
+    for (uint32_t polls = 1;; ++polls) {
+      const uint64_t came = Exec::LoadAcquire(flag);
+      if (Meeting::Order(came) >= Meeting::Order(meeting)) return came;
       if (polls % kPollsPerWatch == 0 && Exec::LoadRelaxed(&call_.watch->abort) != 0) {
-        return false;
+        return came;
       }
       Exec::Pause();
     }
-    return true;
   }
 
   SMDDP_DEVICE void GiveUp(const GaveUp& gave_up) {

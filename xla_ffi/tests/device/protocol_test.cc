@@ -106,20 +106,23 @@ class DeviceAbort : public ::testing::Test {
   // Waits until block 0 of `rank` has come to a meeting, as `other` sees it.
   void AwaitMeeting(uint32_t rank, uint32_t other, uint64_t meeting) {
     uint64_t* const met = &group_.flags(other).met[0][rank];
-    while (HostExecution::LoadAcquire(met) < meeting) std::this_thread::yield();
+    while (Meeting::Order(HostExecution::LoadAcquire(met)) < meeting) {
+      std::this_thread::yield();
+    }
   }
 
   void ExpectGaveUp(uint32_t rank, const GaveUp& expected) {
     const GaveUp gave_up = group_.WhatGaveUp(rank);
     EXPECT_EQ(gave_up.call, expected.call) << "rank " << rank;
     EXPECT_EQ(gave_up.round, expected.round) << "rank " << rank;
-    EXPECT_EQ(gave_up.missing, expected.missing) << "rank " << rank;
+    EXPECT_EQ(gave_up.rank, expected.rank) << "rank " << rank;
+    EXPECT_EQ(gave_up.disagrees, expected.disagrees) << "rank " << rank;
   }
 
-  // Whether nothing was written to `rank`'s result.
-  bool Untouched(uint32_t rank) {
+  // Whether `rank`'s result is nothing but 0xFF, and nothing around it was written.
+  bool Poisoned(uint32_t rank) {
     const Bytes value = arrays_[rank].to[0].Value();
-    return value == Bytes(value.size(), UserArray::kGuard);
+    return value == Bytes(value.size(), 0xff) && arrays_[rank].to[0].GuardsHold();
   }
 
   Ranks group_{3};
@@ -135,7 +138,7 @@ TEST_F(DeviceAbort, EndsTheWaitForARankThatNeverComes) {
     for (uint32_t r = 0; r < 2; ++r) AwaitMeeting(r, 1 - r, 2 * 2);
     for (uint32_t r = 0; r < 2; ++r) group_.Abort(r);
   }
-  for (uint32_t r = 0; r < 2; ++r) ExpectGaveUp(r, {2, 0, 2});
+  for (uint32_t r = 0; r < 2; ++r) ExpectGaveUp(r, {2, 0, 2, false});
   EXPECT_EQ(group_.watch(2).gave_up, 0u);
 }
 
@@ -153,8 +156,8 @@ TEST_F(DeviceAbort, EndsAWaitInTheSecondRound) {
     for (uint32_t r = 0; r < 2; ++r) group_.Abort(r);
   }
   for (uint32_t r = 0; r < 2; ++r) {
-    ExpectGaveUp(r, {1, 1, 2});
-    EXPECT_TRUE(Untouched(r));
+    ExpectGaveUp(r, {1, 1, 2, false});
+    EXPECT_TRUE(Poisoned(r));
   }
 }
 
@@ -170,8 +173,8 @@ TEST_F(DeviceAbort, WhoGaveUpComesToNoLaterMeeting) {
     {
       auto gives_up = group_.Start(0);
     }
-    ExpectGaveUp(0, {1, 0, 2});
-    for (uint64_t met : group_.flags(1).met[0]) EXPECT_LE(met, 2u * 1);
+    ExpectGaveUp(0, {1, 0, 2, false});
+    for (uint64_t met : group_.flags(1).met[0]) EXPECT_LE(Meeting::Order(met), 2u * 1);
     EXPECT_EQ(HostExecution::LoadAcquire(&group_.watch(1).gave_up), 0u);
     group_.Abort(1);
   }
@@ -179,8 +182,27 @@ TEST_F(DeviceAbort, WhoGaveUpComesToNoLaterMeeting) {
   const GaveUp gave_up = GaveUp::Unpack(group_.watch(1).gave_up);
   EXPECT_EQ(gave_up.call, 1u);
   EXPECT_EQ(gave_up.round, 0u);
-  EXPECT_TRUE(Untouched(0));
-  EXPECT_TRUE(Untouched(1));
+  EXPECT_TRUE(Poisoned(0));
+  EXPECT_TRUE(Poisoned(1));
+}
+
+// Rank 2 calls something else. All see that by its flag, and nobody waits for the host.
+TEST_F(DeviceAbort, RanksThatDisagreeGiveUp) {
+  for (uint32_t r = 0; r < 3; ++r) {
+    auto call = MakeAllReduce(group_.group(r), 1, Algorithm::kOneShot, kFloats,
+                              arrays_[r].tensors);
+    ASSERT_TRUE(call.ok());
+    call->tag = r == 2 ? 0xffffff : 7;
+    group_.Enqueue(r, SumFloats(), call, 1);
+  }
+  group_.Run();
+  for (uint32_t r = 0; r < 3; ++r) {
+    const GaveUp gave_up = group_.WhatGaveUp(r);
+    EXPECT_EQ(gave_up.call, 1u);
+    EXPECT_TRUE(gave_up.disagrees);
+    EXPECT_TRUE(r == 2 ? gave_up.rank < 2 : gave_up.rank == 2) << gave_up.rank;
+    EXPECT_TRUE(Poisoned(r)) << "rank " << r;
+  }
 }
 
 // An abort ends waits; it does not spoil a call that needs to wait for nobody.
@@ -194,15 +216,16 @@ TEST_F(DeviceAbort, DoesNothingToACallWhereAllCame) {
     }
   }
   for (uint32_t r = 0; r < 3; ++r) group_.Abort(r);
-  for (uint32_t r = 0; r < 3; ++r) EXPECT_FALSE(Untouched(r));
+  for (uint32_t r = 0; r < 3; ++r) EXPECT_FALSE(Poisoned(r));
   for (uint32_t r = 0; r < 3; ++r) EXPECT_EQ(group_.watch(r).gave_up, 0u);
 }
 
 TEST(DeviceWatch, SaysWhichMeetingWasGivenUp) {
-  const GaveUp gave_up = GaveUp::Unpack(GaveUp{uint64_t{1} << 50, 1, 7}.Pack());
-  EXPECT_EQ(gave_up.call, uint64_t{1} << 50);
+  const GaveUp gave_up = GaveUp::Unpack(GaveUp{uint64_t{1} << 38, 1, 7, true}.Pack());
+  EXPECT_EQ(gave_up.call, uint64_t{1} << 38);
   EXPECT_EQ(gave_up.round, 1u);
-  EXPECT_EQ(gave_up.missing, 7u);
+  EXPECT_EQ(gave_up.rank, 7u);
+  EXPECT_TRUE(gave_up.disagrees);
 }
 
 }  // namespace
