@@ -62,7 +62,7 @@ nb::dict Registrations() {
   for (const Target& target : Targets()) {
     nb::dict handlers;
     handlers["instantiate"] = nb::capsule(target.instantiate);
-    handlers["execute"] = nb::capsule(CollectiveExecute());
+    handlers["execute"] = nb::capsule(target.execute);
     targets[target.name] = handlers;
   }
   return targets;

@@ -75,41 +75,106 @@ int64_t MemberId(const CollectiveOp& op, int32_t device, ffi::RemainingArgs argu
   return *static_cast<const uint32_t*>(last.untyped_data());
 }
 
-ffi::Future Execute(CollectiveOp* op, ffi::RunId run, int32_t device,
-                    ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  Registry& registry = Registry::Get();
-  const Place place = registry.place();
+// What a handler gives to the engine.
+struct Work {
+  int64_t member = 0;
+  std::shared_ptr<const Group> group;
+  std::shared_ptr<const Signature> signature;
+  Participant participant;  // Whom to tell is still to be said.
+};
 
-  const int64_t member = MemberId(*op, device, arguments);
-  auto group = op->GroupOf(member, place);
-  if (!group.ok()) {
-    promise.SetError(ToError(group.status()));
-    return future;
-  }
-  auto signature = op->SignatureFor([&](const Request& request) {
-    return SignatureOf(request, (*group)->members().size(), arguments, results);
+Result<Work> WorkOf(CollectiveOp& op, int32_t device, ffi::RemainingArgs arguments,
+                    ffi::RemainingRets results) {
+  Work work;
+  work.member = MemberId(op, device, arguments);
+  auto group = op.GroupOf(work.member, Registry::Get().place());
+  SMDDP_RETURN_IF_ERROR(group.status());
+  work.group = *group;
+  auto signature = op.SignatureFor([&](const Request& request) {
+    return SignatureOf(request, work.group->members().size(), arguments, results);
   });
-  if (!signature.ok()) {
-    promise.SetError(ToError(signature.status()));
-    return future;
-  }
-
-  Participant participant;
+  SMDDP_RETURN_IF_ERROR(signature.status());
+  work.signature = *signature;
   for (size_t i = 0; i < results.size(); ++i) {
-    participant.inputs.push_back(arguments.get<ffi::AnyBuffer>(i)->untyped_data());
-    participant.outputs.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
+    work.participant.inputs.push_back(arguments.get<ffi::AnyBuffer>(i)->untyped_data());
+    work.participant.outputs.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
   }
-  participant.done = [promise](const Status& status) mutable {
+  return work;
+}
+
+void Submit(CollectiveOp& op, const DeviceRun& run, Work work, PendingCalls::Then done) {
+  work.participant.done = std::move(done);
+  Registry::Get().engine().Submit(op.op(), run.run_id, work.member, work.group,
+                                  work.signature, std::move(work.participant));
+}
+
+PendingCalls::Then Settle(ffi::Promise promise) {
+  return [promise](const Status& status) mutable {
     if (status.ok()) {
       promise.SetAvailable();
     } else {
       promise.SetError(ToError(status));
     }
   };
-  registry.engine().Submit(op->op(), run.run_id, member, *group, *signature,
-                           std::move(participant));
+}
+
+// The same for what need not be the end of a done: what fails the run waits for all that
+// it has started.
+PendingCalls::Then SettleRun(const DeviceRun& run, ffi::Promise promise) {
+  return [run, settle = Settle(promise)](const Status& status) {
+    status.ok() ? settle(status) : Registry::Get().pending().Fail(run, status, settle);
+  };
+}
+
+// Where the first result lies that has elements; null if none has.
+const void* AddressOf(ffi::RemainingRets results) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const ffi::AnyBuffer buffer = **results.get<ffi::AnyBuffer>(i);
+    if (buffer.element_count() > 0) return buffer.untyped_data();
+  }
+  return nullptr;
+}
+
+ffi::Future Execute(CollectiveOp* op, ffi::RunId run_id, int32_t device,
+                    ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  const DeviceRun run = {device, run_id.run_id};
+  const PendingCalls::Then settle = SettleRun(run, promise);
+  auto work = WorkOf(*op, device, arguments, results);
+  if (work.ok()) {
+    Submit(*op, run, std::move(*work), settle);
+  } else {
+    settle(work.status());
+  }
+  return future;
+}
+
+// Returns at once; the call goes on, see ffi/pending.h.
+ffi::Future Start(CollectiveOp* op, ffi::RunId run_id, int32_t device,
+                  ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  const DeviceRun run = {device, run_id.run_id};
+  const PendingCalls::Then settle = SettleRun(run, promise);
+  auto work = WorkOf(*op, device, arguments, results);
+  if (!work.ok()) {
+    settle(work.status());
+    return future;
+  }
+  auto over = Registry::Get().pending().Begin(run, AddressOf(results), op->op().label);
+  if (over.ok()) Submit(*op, run, std::move(*work), std::move(*over));
+  settle(over.status());
+  return future;
+}
+
+// Its results are its first operands; the others live as long as the call, or come first.
+ffi::Future Done(CollectiveOp* op, ffi::RunId run_id, int32_t device, ffi::RemainingArgs,
+                 ffi::RemainingRets results) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Registry::Get().pending().End({device, run_id.run_id}, AddressOf(results),
+                                op->op().label, Settle(promise));
   return future;
 }
 
@@ -131,23 +196,34 @@ XLA_FFI_DEFINE_HANDLER(kReduceScatter, Instantiate<Collective::kReduceScatter>,
                        Attributes());
 XLA_FFI_DEFINE_HANDLER(kAllGather, Instantiate<Collective::kAllGather>, Attributes());
 
-XLA_FFI_DEFINE_HANDLER(kExecute, Execute,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::State<CollectiveOp>>()
-                           .Ctx<ffi::RunId>()
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .RemainingArgs()
-                           .RemainingRets());
+auto Execution() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::State<CollectiveOp>>()
+      .Ctx<ffi::RunId>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .RemainingArgs()
+      .RemainingRets();
+}
+
+XLA_FFI_DEFINE_HANDLER(kExecute, Execute, Execution());
+XLA_FFI_DEFINE_HANDLER(kStart, Start, Execution());
+XLA_FFI_DEFINE_HANDLER(kDone, Done, Execution());
 
 }  // namespace
 
 std::vector<Target> Targets() {
-  return {{"smddp_all_reduce", reinterpret_cast<void*>(+kAllReduce)},
-          {"smddp_reduce_scatter", reinterpret_cast<void*>(+kReduceScatter)},
-          {"smddp_all_gather", reinterpret_cast<void*>(+kAllGather)}};
+  const auto address = [](XLA_FFI_Handler* handler) {
+    return reinterpret_cast<void*>(handler);
+  };
+  void* const all_reduce = address(kAllReduce);
+  void* const execute = address(kExecute);
+  return {{"smddp_all_reduce", all_reduce, execute},
+          {"smddp_all_reduce_start", all_reduce, address(kStart)},
+          {"smddp_all_reduce_done", all_reduce, address(kDone)},
+          {"smddp_reduce_scatter", address(kReduceScatter), execute},
+          {"smddp_all_gather", address(kAllGather), execute}};
 }
 
-void* CollectiveExecute() { return reinterpret_cast<void*>(+kExecute); }
 void* CollectiveStateId() { return &CollectiveOp::id; }
 
 void* CollectiveStateInfo() {

@@ -9,16 +9,14 @@
 
 namespace smddp {
 
-// A custom call target and the handler that takes its attributes when a program is
-// loaded. lowering.py writes them; they are the same for all targets.
+// A custom call target, the handler that takes its attributes when a program is loaded,
+// and the one that runs it. calls.py writes the attributes; they are the same for all.
 struct Target {
   const char* name;
   void* instantiate;
+  void* execute;
 };
 std::vector<Target> Targets();
-
-// Runs a call of any target.
-void* CollectiveExecute();
 
 // The type of the state that instantiation makes: address of its id, and of its info.
 inline constexpr char kCollectiveState[] = "smddp_collective_state";

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "collective/engine.h"
 #include "comm/kv_store.h"
+#include "ffi/pending.h"
 
 namespace smddp {
 
@@ -31,6 +32,7 @@ class Registry {
   Engine& engine();
   // Null until something needed the engine: what only looks must not start threads.
   Engine* engine_if_any() const { return engine_.load(); }
+  PendingCalls& pending() { return pending_; }
   Place place() const { return {process_.load(), processes_.load()}; }
 
   // Sets what the engine will be made with. An error if it runs already.
@@ -40,6 +42,7 @@ class Registry {
  private:
   Registry() = default;
 
+  PendingCalls pending_;
   std::mutex mutex_;
   Settings settings_;
   std::atomic<Engine*> engine_{nullptr};
