@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         pmin,
         psum,
         psum_scatter,
+        psum_start,
         uninstall,
     )
 
@@ -60,6 +61,7 @@ __all__ = [
     "pmin",
     "psum",
     "psum_scatter",
+    "psum_start",
     "rank",
     "shutdown",
     "size",

@@ -12,9 +12,11 @@ from smddp_jax.collectives.lowering import (
 )
 from smddp_jax.collectives.psum import pmax, pmean, pmin, psum
 from smddp_jax.collectives.scatter_gather import all_gather, psum_scatter
+from smddp_jax.collectives.start import Started, psum_start
 
 __all__ = [
     "Explanation",
+    "Started",
     "alias_results",
     "all_gather",
     "broadcast",
@@ -27,5 +29,6 @@ __all__ = [
     "pmin",
     "psum",
     "psum_scatter",
+    "psum_start",
     "uninstall",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from smddp_jax import _jax_compat, _native, cluster
-from smddp_jax.collectives.numbering import TARGETS, key_of
+from smddp_jax.collectives.numbering import START, TARGETS, key_of
 from smddp_jax.collectives.placement import Groups, Placement, Refusal, place
 from smddp_jax.collectives.wire import CODES, wire_of
 
@@ -38,6 +38,7 @@ class Collective:
       axis_index_groups: positions along the axes that go together; None: all.
       wire: in what sums travel between hosts, where the program says so.
       explicit: whether the program asked for us by name (`smddp_jax.psum`).
+      starts: whether it only starts the sum, for a done to end (`psum_start`).
     """
 
     op: str
@@ -45,6 +46,12 @@ class Collective:
     axis_index_groups: Groups | None = None
     wire: str | None = None
     explicit: bool = False
+    starts: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return NAMES[self.op] + "_start" * self.starts
 
 
 @dataclass(frozen=True)
@@ -148,18 +155,19 @@ def _emit(
 ) -> list[Any]:
     op, axes = collective.op, collective.axes
     module = _jax_compat.module_name(ctx)
-    label = f"{NAMES[op]}({', '.join(map(_spell, axes))}) in {module}"
+    label = f"{collective.name}({', '.join(map(_spell, axes))}) in {module}"
     # Numbered anew when the module is complete.
     key = key_of(label, f"emitted {_jax_compat.next_position(ctx)}")
     wire = wire_of(op, collective.wire, avals_in[0].dtype)
     in_place = _alias_results and op not in ("sum_scatter", "gather")
+    in_place = in_place and not collective.starts
     operands, avals = list(args), list(avals_in)
     if placement.exported:
         operands.append(_jax_compat.partition_id())
         avals.append(ShapedArray((), np.dtype(np.uint32)))
     return _jax_compat.custom_call(
         ctx,
-        TARGETS[op],
+        START if collective.starts else TARGETS[op],
         operands,
         avals,
         avals_out,

@@ -20,7 +20,7 @@ import jax
 
 from smddp_jax import cluster
 from smddp_jax._errors import EngineUnavailableError
-from smddp_jax.collectives.calls import NAMES, Met, engine
+from smddp_jax.collectives.calls import Met, engine
 from smddp_jax.collectives.lowering import is_active, observe
 from smddp_jax.collectives.numbering import children
 from smddp_jax.collectives.placement import Groups, Placement
@@ -43,7 +43,8 @@ class Row:
     """One collective, or several alike.
 
     Attributes:
-      op: psum, pmax, pmin, psum_scatter, all_gather, or another collective's name.
+      op: psum, psum_start, pmax, pmin, psum_scatter, all_gather, or the name of another
+        collective.
       dtype: the arrays' type; empty if it isn't known.
       bytes: what one device contributes; None if it isn't known.
       group: who takes part.
@@ -161,10 +162,9 @@ def _row(met: Met, installed: bool, problem: str | None) -> Row:
     elif ours and not (installed or collective.explicit):
         ours, why = False, "not installed: smddp_jax.install() would take it"
     size = sum(math.prod(a.shape) * a.dtype.itemsize for a in met.avals)
-    op = NAMES[collective.op]
     arrays = len(met.avals)
     return Row(
-        op if arrays == 1 else f"{op} of {arrays} arrays",
+        collective.name if arrays == 1 else f"{collective.name} of {arrays} arrays",
         met.avals[0].dtype.name,
         size,
         _describe(found.groups, collective.axes),

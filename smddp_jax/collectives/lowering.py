@@ -26,7 +26,8 @@ from smddp_jax.collectives.calls import (
     lower_reduction,
     observed,
 )
-from smddp_jax.collectives.numbering import TARGETS, number_calls
+from smddp_jax.collectives.numbering import DONE, START, TARGETS, number_calls
+from smddp_jax.collectives.pairs import settle_starts
 
 _ON = "on"
 # How JAX's primitives that scatter or gather call the dimension they do it along.
@@ -174,6 +175,13 @@ def _device_bound() -> frozenset[Any]:
 
 
 _jax_compat.tie_lowering_to_devices(_device_bound)
-_jax_compat.when_lowered(number_calls)
-for _target in TARGETS.values():
+
+
+def _complete(module: Any) -> None:
+    settle_starts(module)
+    number_calls(module)
+
+
+_jax_compat.when_lowered(_complete)
+for _target in {*TARGETS.values(), START, DONE}:
     _jax_compat.allow_in_exports(_target)

@@ -24,6 +24,9 @@ TARGETS = {
     "sum_scatter": "smddp_reduce_scatter",
     "gather": "smddp_all_gather",
 }
+# The halves of a sum that psum_start starts.
+START, DONE = "smddp_all_reduce_start", "smddp_all_reduce_done"
+_NUMBERED = frozenset({*TARGETS.values(), START})
 _CONFIG = "mhlo.backend_config"
 
 
@@ -122,10 +125,17 @@ class _Numbering:
         integer = ir.IntegerType.get_signless(64)
         config["key"] = ir.IntegerAttr.get(integer, key)
         call.attributes[_CONFIG] = ir.DictAttr.get(config)
+        if target_of(call) == START:
+            done = next(iter(call.results[0].uses)).owner
+            done.attributes[_CONFIG] = call.attributes[_CONFIG]
+
+
+def target_of(op: Any) -> str | None:
+    """What a custom call calls; None of any other operation."""
+    if op.name != "stablehlo.custom_call":
+        return None
+    return op.attributes["call_target_name"].value
 
 
 def _is_ours(op: Any) -> bool:
-    return (
-        op.name == "stablehlo.custom_call"
-        and op.attributes["call_target_name"].value in TARGETS.values()
-    )
+    return target_of(op) in _NUMBERED

@@ -23,9 +23,12 @@ from smddp_jax.collectives.lowering import own_primitives
 Transpose = Callable[..., Sequence[Any]]
 
 
-def _define(stock_name: str, transpose: Transpose | None) -> Primitive:
+def _define(
+    stock_name: str, transpose: Transpose | None, *, starts: bool = False
+) -> Primitive:
+    """With `starts`, the sums are to be ended by `start.done_p`."""
     stock, op = _jax_compat.stock_collectives()[stock_name]
-    primitive = Primitive(f"smddp_{stock_name}")
+    primitive = Primitive(f"smddp_{stock_name}{'_start' * starts}")
     primitive.multiple_results = True
     primitive.def_impl(functools.partial(_jax_compat.apply_primitive, primitive))
 
@@ -44,7 +47,7 @@ def _define(stock_name: str, transpose: Transpose | None) -> Primitive:
         ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive)
         ad.primitive_transposes[primitive] = functools.partial(_transpose, transpose)
     mlir.register_lowering(
-        primitive, functools.partial(_lower, stock, op), cacheable=False
+        primitive, functools.partial(_lower, stock, op, starts), cacheable=False
     )
     own_primitives.add(primitive)
     return primitive
@@ -128,14 +131,16 @@ def _lower_stock(stock: Any, ctx: Any, *args: Any, **params: Any) -> list[Any]:
     ]
 
 
-def _lower(stock: Any, op: str, ctx: Any, *args: Any, **params: Any) -> list[Any]:
+def _lower(
+    stock: Any, op: str, starts: bool, ctx: Any, *args: Any, **params: Any
+) -> list[Any]:
     """One call per dtype, in the order in which the dtypes appear."""
     results: list[Any] = [None] * len(args)
     by_dtype: dict[Any, list[int]] = {}
     for n, aval in enumerate(ctx.avals_in):
         by_dtype.setdefault(aval.dtype, []).append(n)
     groups, wire = params.get("axis_index_groups"), params.get("wire")
-    collective = Collective(op, params["axes"], groups, wire, explicit=True)
+    collective = Collective(op, params["axes"], groups, wire, True, starts)
     for members in by_dtype.values():
         reduced = lower_reduction(
             ctx,
@@ -165,5 +170,7 @@ def _vary(*cotangents: Any, axes: tuple[Any, ...], wire: Any) -> Sequence[Any]:
 
 psum_p = _define("psum", _sum_again)
 psum_invariant_p = _define("psum_invariant", _vary)
+psum_start_p = _define("psum", _sum_again, starts=True)
+psum_start_invariant_p = _define("psum_invariant", _vary, starts=True)
 pmax_p = _define("pmax", None)
 pmin_p = _define("pmin", None)

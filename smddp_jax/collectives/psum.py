@@ -24,6 +24,10 @@ from smddp_jax.collectives.wire import checked_wire
 AxisName = Hashable | Sequence[Hashable]
 IndexGroups = Sequence[Sequence[int]]
 
+# Those whose results are known not to vary over the axes.
+_INVARIANT = {primitive.psum_invariant_p, primitive.psum_start_invariant_p}
+_SUMS = {primitive.psum_p, primitive.psum_start_p, *_INVARIANT}
+
 
 def psum(
     x: Any,
@@ -58,7 +62,7 @@ def psum(
     if _jax_compat.checks_varying_axes():
         kind = primitive.psum_invariant_p
     wire = checked_wire(wire_dtype, x)
-    return _reduce(lax.psum, kind, x, axis_name, axis_index_groups, wire=wire)
+    return reduce_tree(lax.psum, kind, x, axis_name, axis_index_groups, wire=wire)
 
 
 def pmean(
@@ -80,17 +84,17 @@ def pmax(
     x: Any, axis_name: AxisName, *, axis_index_groups: IndexGroups | None = None
 ) -> Any:
     """The maximum over the mapped axis. Arguments as in `psum`."""
-    return _reduce(lax.pmax, primitive.pmax_p, x, axis_name, axis_index_groups)
+    return reduce_tree(lax.pmax, primitive.pmax_p, x, axis_name, axis_index_groups)
 
 
 def pmin(
     x: Any, axis_name: AxisName, *, axis_index_groups: IndexGroups | None = None
 ) -> Any:
     """The minimum over the mapped axis. Arguments as in `psum`."""
-    return _reduce(lax.pmin, primitive.pmin_p, x, axis_name, axis_index_groups)
+    return reduce_tree(lax.pmin, primitive.pmin_p, x, axis_name, axis_index_groups)
 
 
-def _reduce(
+def reduce_tree(
     stock: Callable[..., Any],
     kind: Any,
     x: Any,
@@ -98,6 +102,7 @@ def _reduce(
     axis_index_groups: IndexGroups | None,
     **options: Any,
 ) -> Any:
+    """Binds `kind` to all usual leaves, and leaves the others to `stock`."""
     axes = axes_of(axis_name)
     named, tree = jax.tree_util.tree_flatten_with_path(x)
     leaves = [leaf for _, leaf in named]
@@ -111,7 +116,7 @@ def _reduce(
     if fused:
         operands = [_prepare(kind, leaves[n], axes) for n in fused]
         params: dict[str, Any] = {"axes": axes, **options}
-        if kind is not primitive.psum_invariant_p:
+        if kind not in _INVARIANT:
             params["axis_index_groups"] = frozen(axis_index_groups)
         results = dict(zip(fused, kind.bind(*operands, **params), strict=True))
     for n, leaf in enumerate(leaves):
@@ -142,8 +147,7 @@ def _is_plain(leaf: Any, axes: tuple[Hashable, ...]) -> bool:
 
 
 def _prepare(kind: Any, leaf: Any, axes: tuple[Hashable, ...]) -> Any:
-    is_sum = kind is primitive.psum_p or kind is primitive.psum_invariant_p
-    if is_sum and leaf.dtype == jnp.bool_:
+    if kind in _SUMS and leaf.dtype == jnp.bool_:
         leaf = lax.convert_element_type(leaf, jnp.int32)
     return _jax_compat.make_varying(leaf, axes)
 
