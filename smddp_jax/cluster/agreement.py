@@ -27,13 +27,15 @@ class Card:
     Attributes:
       host: its host id.
       alike: what must be the same everywhere, by name, as messages show it.
+      gpu_problem: which process can't use its GPUs, and why; None: this one can.
     """
 
     host: str
     alike: Mapping[str, str]
+    gpu_problem: str | None
 
 
-def make_card(host: str, terms: Terms) -> Card:
+def make_card(host: str, terms: Terms, gpu_problem: str | None) -> Card:
     """The card of this process, on this host and these terms."""
     given = {
         "SMDDP_REDUCERS": terms.reducers,
@@ -46,7 +48,7 @@ def make_card(host: str, terms: Terms) -> Card:
     }
     alike["SMDDP_SECRET"] = "set" if _env.get("SMDDP_SECRET") else "unset"
     alike["jax"] = jax.__version__
-    return Card(host, alike)
+    return Card(host, alike, gpu_problem)
 
 
 def trade(epoch: int, rank: int, size: int, mine: Card) -> list[Card]:
@@ -56,25 +58,35 @@ def trade(epoch: int, rank: int, size: int, mine: Card) -> list[Card]:
       ClusterError: a process did not come in time, or what must be alike is not. The
         latter every process finds, with the same message.
     """
-    store = _jax_compat.coordination_store()
-    store.set(f"smddp/{epoch}/card/{rank}", json.dumps(asdict(mine)).encode())
-    seconds = _env.get("SMDDP_INIT_TIMEOUT")
-    deadline = time.monotonic() + seconds
-    cards = []
-    for other in range(size):
-        left = max(0.1, deadline - time.monotonic())
-        try:
-            text = store.get(f"smddp/{epoch}/card/{other}", left)
-        except _jax_compat.KeyTimeoutError:
-            raise ClusterError(
-                f"rank {other} did not call smddp_jax.init() within {seconds:g} s "
-                "(SMDDP_INIT_TIMEOUT): every process of the job has to"
-            ) from None
-        cards.append(Card(**json.loads(text)))
+    texts = exchange(f"smddp/{epoch}/card", rank, size, json.dumps(asdict(mine)))
+    cards = [Card(**json.loads(text)) for text in texts]
     problem = difference(cards)
     if problem is not None:
         raise ClusterError(problem)
     return cards
+
+
+def exchange(key: str, rank: int, size: int, mine: str) -> list[str]:
+    """Tells every process our text and returns all of them, in rank order.
+
+    Raises:
+      ClusterError: a process did not come in time.
+    """
+    store = _jax_compat.coordination_store()
+    store.set(f"{key}/{rank}", mine.encode())
+    seconds = _env.get("SMDDP_INIT_TIMEOUT")
+    deadline = time.monotonic() + seconds
+    texts = []
+    for other in range(size):
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            texts.append(store.get(f"{key}/{other}", left).decode())
+        except _jax_compat.KeyTimeoutError:
+            raise ClusterError(
+                f"rank {other} did not call smddp_jax.init() within {seconds:g} s "
+                "(SMDDP_INIT_TIMEOUT), or ended in it: every process of the job has to"
+            ) from None
+    return texts
 
 
 def difference(cards: Sequence[Card]) -> str | None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +22,7 @@ import jax
 
 from smddp_jax import _env, _jax_backend, _jax_compat, _native
 from smddp_jax._errors import ClusterError, EngineUnavailableError
-from smddp_jax.cluster import detect
+from smddp_jax.cluster import detect, gpus
 from smddp_jax.cluster.agreement import make_card, trade
 from smddp_jax.cluster.host import host_id
 from smddp_jax.cluster.pool import make_room
@@ -46,6 +46,7 @@ class Session:
       hosts: the host id of every process, by rank.
       pid: the process that called init(); a forked child is no member.
       terms: what init() was called on.
+      gpu_problem: why no GPU of the job runs our collectives; None: all do.
       service: the coordination service, if this process started it.
       started_distributed: whether init() started `jax.distributed`.
     """
@@ -55,6 +56,7 @@ class Session:
     hosts: tuple[str, ...]
     pid: int
     terms: Terms
+    gpu_problem: str | None
     service: CoordinationService | None = None
     started_distributed: bool = False
 
@@ -99,9 +101,12 @@ def init(*, reducers: Sequence[str] | None = None, wire_dtype: Any = None) -> No
         return
     terms = make_terms(reducers, wire_dtype)
     problem = engine_problem()
-    session = _join(terms)
+    session = _join(terms, problem or _native.gpu_problem())
     if problem is None:
         _start_engine(session)
+    if session.gpu_problem is None:
+        tried = gpus.try_all(_epoch, session.rank, session.size)
+        session = replace(session, gpu_problem=tried)
     _session = session
     _hook_into_exit()
 
@@ -165,10 +170,22 @@ def group_problem(process_indices: Iterable[int]) -> str | None:
     return None
 
 
-def host_count(process_indices: Iterable[int]) -> int:
-    """On how many hosts these processes are. Raises ClusterError before init()."""
-    session = current()
-    return len({session.hosts[rank] for rank in process_indices})
+def hosts_of(process_indices: Iterable[int]) -> list[str]:
+    """What tells the hosts of these processes apart, one by one.
+
+    Before init(), which processes of several have to call, there is one host.
+    """
+    indices = list(process_indices)
+    return [_session.hosts[n] for n in indices] if _session else [""] * len(indices)
+
+
+def gpu_problem() -> str | None:
+    """Why collectives on GPUs are left to XLA; None: they are ours.
+
+    All processes that called init() get the same answer. Others are asked when JAX has
+    its backend.
+    """
+    return gpus.problem_alone() if _session is None else _session.gpu_problem
 
 
 def default_wire_dtype() -> str | None:
@@ -176,24 +193,25 @@ def default_wire_dtype() -> str | None:
     return _session.terms.wire_dtype if _session is not None else None
 
 
-def _join(terms: Terms) -> Session:
+def _join(terms: Terms, gpu_problem: str | None) -> Session:
     """Finds the job, starts `jax.distributed` if need be, and meets the others."""
     membership = _jax_compat.distributed_membership()
     if membership is not None:
-        hosts = _meet(*membership, terms)
-        return Session(*membership, hosts, os.getpid(), terms)
+        return _meet(*membership, terms, gpu_problem)
     place = detect.detect(os.environ)
     if place is None:
-        return Session(0, 1, (host_id(),), os.getpid(), terms)
+        return Session(0, 1, (host_id(),), os.getpid(), terms, gpu_problem)
     if _jax_backend.backend_exists():
         raise ClusterError(
             f"JAX made its backend before smddp_jax.init(), so rank {place.rank} can't "
             f"join the {place.size} processes that {place.launcher} started: call "
             "init() before jax.devices(), jax.device_put() and any computation"
         )
+    if gpu_problem is None:
+        gpus.check_one_each(place)
     service = _start(place)
-    hosts = _meet(place.rank, place.size, terms)
-    return Session(place.rank, place.size, hosts, os.getpid(), terms, service, True)
+    session = _meet(place.rank, place.size, terms, gpu_problem)
+    return replace(session, service=service, started_distributed=True)
 
 
 def _start(place: detect.Membership) -> CoordinationService | None:
@@ -229,16 +247,18 @@ def _start(place: detect.Membership) -> CoordinationService | None:
     return service
 
 
-def _meet(rank: int, size: int, terms: Terms) -> tuple[str, ...]:
-    """Compares terms with every process; returns their host ids, in rank order."""
+def _meet(rank: int, size: int, terms: Terms, gpu_problem: str | None) -> Session:
+    """Compares terms with every process, and learns where they are."""
     global _epoch
     _epoch += 1
-    cards = trade(_epoch, rank, size, make_card(host_id(), terms))
+    card = make_card(host_id(), terms, gpus.signed(gpu_problem, rank))
+    cards = trade(_epoch, rank, size, card)
     hosts = tuple(card.host for card in cards)
     problem = problem_between(len(set(hosts)), terms)
     if problem is not None:
         raise ClusterError(problem)
-    return hosts
+    agreed = gpus.first(card.gpu_problem for card in cards)
+    return Session(rank, size, hosts, os.getpid(), terms, agreed)
 
 
 def _start_engine(session: Session) -> None:

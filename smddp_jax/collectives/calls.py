@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 
 from smddp_jax import _jax_compat, _native, cluster
 from smddp_jax.collectives.numbering import START, TARGETS, key_of
-from smddp_jax.collectives.placement import Groups, Placement, Refusal, place
+from smddp_jax.collectives.placement import CUDA, Groups, Placement, Refusal, place
 from smddp_jax.collectives.wire import CODES, wire_of
 
 NAMES = {
@@ -142,7 +142,11 @@ def _take(ctx: Any, collective: Collective, avals: Sequence[Any]) -> Placement |
     if met is not None:
         met.append(Met(collective, tuple(avals), found))
         return None
-    return None if isinstance(found, Refusal) or engine() is None else found
+    if isinstance(found, Refusal) or engine() is None:
+        return None
+    if found.platform == CUDA:
+        _native.name_gpus()
+    return found
 
 
 def _emit(

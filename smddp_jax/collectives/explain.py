@@ -23,7 +23,7 @@ from smddp_jax._errors import EngineUnavailableError
 from smddp_jax.collectives.calls import Met, engine
 from smddp_jax.collectives.lowering import is_active, observe
 from smddp_jax.collectives.numbering import children
-from smddp_jax.collectives.placement import Groups, Placement
+from smddp_jax.collectives.placement import CPU, Groups, Placement
 from smddp_jax.collectives.wire import wire_of
 
 _tokens = itertools.count()
@@ -178,11 +178,12 @@ def _over(placement: Placement) -> str:
         return "exported: devices are found at run time"
     home = dict(zip(placement.devices, placement.processes, strict=True))
     together = max(({home[n] for n in group} for group in placement.groups), key=len)
-    if len(together) == 1:
-        return "within a process"
-    hosts = cluster.host_count(together)
-    where = "one host" if hosts == 1 else f"{hosts} hosts"
-    return f"{len(together)} processes of {where}"
+    where = "within a process"
+    if len(together) > 1:
+        hosts = len(set(cluster.hosts_of(together)))
+        hosts = "one host" if hosts == 1 else f"{hosts} hosts"
+        where = f"{len(together)} processes of {hosts}"
+    return where if placement.platform == CPU else f"on {placement.platform}, {where}"
 
 
 def _describe(groups: Groups, axes: Iterable[Any]) -> str:

@@ -31,7 +31,7 @@ rank, size = smddp_jax.rank(), smddp_jax.size()
 local = f"{smddp_jax.local_rank()} of {smddp_jax.local_size()}"
 devices = f"{jax.local_device_count()} of {jax.device_count()}"
 say(f"rank {rank} of {size}, local {local}, devices {devices}")
-say(f"hosts {cluster.host_count(range(size))}")
+say(f"hosts {len(set(cluster.hosts_of(range(size))))}")
 assert (jax.process_index(), jax.process_count()) == (rank, size)
 
 # A forked child is no member, and its end must not be taken for ours.
