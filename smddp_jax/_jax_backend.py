@@ -10,8 +10,7 @@ from __future__ import annotations
 import importlib.util
 import pkgutil
 
-import jax
-from jax._src import xla_bridge
+from jax._src import config, xla_bridge
 
 _CUDA = "cuda"
 
@@ -28,7 +27,7 @@ def uses_gpus() -> bool:
     """
     if backend_exists():
         return _CUDA in xla_bridge.backends()
-    chosen = jax.config.jax_platforms
+    chosen = config.jax_platforms.value
     platforms = chosen.split(",") if chosen else ["gpu"]
     wanted = [p for name in platforms for p in xla_bridge.expand_platform_alias(name)]
     return _CUDA in wanted and _has_plugin()
