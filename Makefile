@@ -4,10 +4,12 @@
 # make lint   ruff, pyright, clang-format, the architecture test, the stub check
 # make gpu-check   our GPU kernels, on a machine that has nvcc and a GPU
 # make bench  our collectives beside XLA's, in one process and in four
-# PYTHON chooses the interpreter, JAX the jax to install, VENV where all of it goes.
+# PYTHON chooses the interpreter, JAX the jax to install, VENV where all of it goes;
+# CUDA=OFF leaves the module for GPUs out where there is nvcc, which takes minutes.
 PYTHON ?= python3
 JAX ?= jax>=0.10
 VENV ?= .venv
+CUDA ?= AUTO
 # Set to 1 where missing native tests are a failure and not a remark (as in CI).
 REQUIRE_NATIVE_TESTS ?= 0
 # Most tests wait for processes that they start; a file stays with one worker.
@@ -63,7 +65,7 @@ gpu-build:
 # Looks at the code that nvcc made; cuobjdump comes from PyPI.
 gpu-code: gpu-build $(VENV)/.environment
 	$(PIP) install --group gpu
-	$(BIN)/python xla_ffi/tests/gpu/check_code.py build/cuda/device/libsmddp_device_cuda.a
+	$(BIN)/python xla_ffi/tests/gpu/check_code.py build/cuda/device/libsmddp_device_kernels.a
 
 # Runs them, on a GPU; downloads nothing.
 gpu-check: gpu-build
@@ -93,16 +95,19 @@ bench: install
 results: install
 	$(BIN)/python benchmarks/run_all.py benchmarks/RESULTS.md
 
-# The committed stub of the native module; tests/test_stub.py holds it to this output.
+# The committed stubs of the native modules; tests/test_stub.py holds them to this output.
 stub: install
 	$(BIN)/python -m nanobind.stubgen -q -m smddp_jax._core -o smddp_jax/_core.pyi
+	if $(BIN)/python -c 'import smddp_jax._cuda'; then \
+	  $(BIN)/python -m nanobind.stubgen -q -m smddp_jax._cuda -o smddp_jax/_cuda.pyi; fi
 
 install: $(VENV)/.installed
 
 # Editable, so that the tests see the tree's Python files and the tree can be the
 # working directory without hiding the installed native module.
 $(VENV)/.installed: $(VENV)/.environment $(PACKAGE)
-	$(PIP) install --no-build-isolation --no-deps -C cmake.define.SMDDP_WERROR=ON -e .
+	$(PIP) install --no-build-isolation --no-deps -C cmake.define.SMDDP_WERROR=ON \
+	  -C cmake.define.SMDDP_CUDA=$(CUDA) -e .
 	@touch $@
 
 $(VENV)/.environment: $(VENV)/.request pyproject.toml

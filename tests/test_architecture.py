@@ -31,6 +31,7 @@ PYTHON_FLOORS = {
     "_errors": -1,
     "_env": 0,
     "_core": 0,
+    "_cuda": 0,
     "_jax_backend": 0,
     "_jax_compat": 0,
     "_native": 1,
@@ -55,7 +56,7 @@ CMAKE_NAMES = {"CMakeLists.txt"}
 FORBIDDEN_NAMES = {
     *("util", "utils", "common", "misc", "helper", "helpers", "impl", "v2"),
 }
-GENERATED = {PACKAGE / "_core.pyi"}
+GENERATED = {PACKAGE / "_core.pyi", PACKAGE / "_cuda.pyi"}
 MAY_TOUCH_PRIVATE_JAX = ("_jax_backend.py", "_jax_compat.py")
 MAY_READ_ENVIRONMENT = ("_env.py", "launch", "cluster")
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
+#include <set>
 #include <string>
 
 #include "device/cuda_kernel.h"
@@ -20,6 +21,17 @@ CudaFunction FindReduce(ReduceOp op, DType in, DType out) {
       return FindCudaMin(in, out);
   }
   return nullptr;
+}
+
+constexpr DType kLastDType = DType::kC128;
+
+// Calls visit(in, out) for all pairs of types.
+template <class Visit>
+void ForEachPair(Visit visit) {
+  constexpr int kCount = static_cast<int>(kLastDType) + 1;
+  for (int pair = 0; pair < kCount * kCount; ++pair) {
+    visit(static_cast<DType>(pair / kCount), static_cast<DType>(pair % kCount));
+  }
 }
 
 Status Launch(CudaFunction function, const std::string& name, DType in, DType out,
@@ -49,6 +61,22 @@ Status LaunchAllGather(DType in, DType out, const Call& call, StreamHandle strea
   const CudaFunction function =
       FindCudaGather(KernelType(in), KernelType(out), call.scale != 1);
   return Launch(function, "all-gather", in, out, call, stream);
+}
+
+std::vector<const void*> AllKernels() {
+  std::set<CudaFunction> functions;
+  ForEachPair([&](DType in, DType out) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+      functions.insert(FindReduce(op, in, out));
+    }
+    for (bool scaled : {false, true}) functions.insert(FindCudaGather(in, out, scaled));
+  });
+  functions.erase(nullptr);
+  std::vector<const void*> kernels;
+  for (CudaFunction function : functions) {
+    kernels.push_back(reinterpret_cast<const void*>(function));
+  }
+  return kernels;
 }
 
 }  // namespace smddp::device

@@ -6,6 +6,8 @@
 // order of their numbers. Any thread may call, with the GPU of `stream` made current.
 #pragma once
 
+#include <vector>
+
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/call.h"
@@ -18,5 +20,8 @@ Status LaunchReduce(ReduceOp op, DType in, DType out, const Call& call,
                     StreamHandle stream);
 
 Status LaunchAllGather(DType in, DType out, const Call& call, StreamHandle stream);
+
+// What these can launch, as CUDA's runtime takes a kernel.
+std::vector<const void*> AllKernels();
 
 }  // namespace smddp::device
