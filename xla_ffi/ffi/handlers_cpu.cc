@@ -150,7 +150,7 @@ ffi::Future Execute(CollectiveOp* op, ffi::RunId run_id, int32_t device,
   return future;
 }
 
-// Returns at once; the call goes on, see ffi/pending.h.
+// Returns at once; the call goes on, see collective/pending_calls.h.
 ffi::Future Start(CollectiveOp* op, ffi::RunId run_id, int32_t device,
                   ffi::RemainingArgs arguments, ffi::RemainingRets results) {
   ffi::Promise promise;

@@ -13,8 +13,8 @@
 #include "base/settings.h"
 #include "base/status.h"
 #include "collective/engine.h"
+#include "collective/pending_calls.h"
 #include "comm/kv_store.h"
-#include "ffi/pending.h"
 
 namespace smddp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ffi/pending.h"
+#include "collective/pending_calls.h"
 
 #include <cstdio>
 
@@ -20,10 +20,7 @@ Status Moved(const std::string& label, const void* address) {
 Result<PendingCalls::Then> PendingCalls::Begin(const DeviceRun& run, const void* address,
                                                const std::string& label) {
   const std::lock_guard lock(mutex_);
-  const auto failed = failed_.find(run.device);
-  if (failed != failed_.end() && failed->second == run.run_id) {
-    return Status(StatusCode::kAborted, label + ": not started, the run has failed");
-  }
+  SMDDP_RETURN_IF_ERROR(FailureOf(run));
   auto& place = started_[{run.device, address}];
   // A run that XLA gave up for reasons of its own leaves calls without a done.
   if (place && (!place->over || place->run == run)) return Moved(label, address);
@@ -40,7 +37,8 @@ void PendingCalls::End(const DeviceRun& run, const void* address,
     const std::lock_guard lock(mutex_);
     const auto found = started_.find({run.device, address});
     if (found == started_.end() || found->second->run != run) {
-      how = Moved(label, address);
+      how = FailureOf(run);
+      if (how.ok()) how = Moved(label, address);
     } else {
       const std::shared_ptr<Started> started = std::move(found->second);
       started_.erase(found);
@@ -57,7 +55,7 @@ void PendingCalls::End(const DeviceRun& run, const void* address,
 void PendingCalls::Fail(const DeviceRun& run, const Status& why, Then then) {
   {
     const std::lock_guard lock(mutex_);
-    failed_[run.device] = run.run_id;
+    if (FailureOf(run).ok()) failed_[run.device] = {run.run_id, why};
     const auto found = runs_.find(run);
     if (found != runs_.end()) {
       found->second.failures.push_back([why, then = std::move(then)] { then(why); });
@@ -86,6 +84,12 @@ void PendingCalls::Over(const std::shared_ptr<Started>& started, const Status& h
   }
   for (const auto& tell : failures) tell();
   if (then) how.ok() ? then(how) : Fail(run, how, std::move(then));
+}
+
+Status PendingCalls::FailureOf(const DeviceRun& run) const {
+  const auto failed = failed_.find(run.device);
+  const bool has = failed != failed_.end() && failed->second.run_id == run.run_id;
+  return has ? failed->second.why : Status();
 }
 
 void PendingCalls::GiveUp(const DeviceRun& run) {

@@ -44,7 +44,7 @@ class PendingCalls {
   void End(const DeviceRun& run, const void* address, const std::string& label,
            Then then);
   // The run has failed: calls `then` with why, as soon as nothing that it started is
-  // under way. It can start nothing more.
+  // under way. It can start nothing more and has nothing left to end: that is the error.
   void Fail(const DeviceRun& run, const Status& why, Then then);
 
   // Calls that were begun and neither ended nor given up.
@@ -61,16 +61,22 @@ class PendingCalls {
     size_t under_way = 0;
     std::vector<std::function<void()>> failures;  // To tell when nothing is under way.
   };
+  struct Failure {
+    int64_t run_id = 0;
+    Status why;
+  };
   using Place = std::pair<int64_t, const void*>;
 
   void Over(const std::shared_ptr<Started>& started, const Status& how);
+  // With mutex_ held: why the run has failed; ok if it has not.
+  Status FailureOf(const DeviceRun& run) const;
   // With mutex_ held: drops what a failed run has started.
   void GiveUp(const DeviceRun& run);
 
   mutable std::mutex mutex_;
   std::map<Place, std::shared_ptr<Started>> started_;  // Until their done.
   std::map<DeviceRun, Runs> runs_;                     // With something under way.
-  std::map<int64_t, int64_t> failed_;                  // The latest failed run by device.
+  std::map<int64_t, Failure> failed_;                  // The latest failed run by device.
 };
 
 }  // namespace smddp
