@@ -39,6 +39,13 @@ def _bytes(text: str) -> int:
     return value
 
 
+def _gpu_bytes(text: str) -> int:
+    value = _bytes(text)
+    if value < 1 << 20:
+        raise ValueError
+    return value
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:
@@ -140,6 +147,7 @@ class Setting:
 
 _SECONDS = (_seconds, "a positive number of seconds, such as 300")
 _BYTES = (_bytes, "a number of bytes, such as 1048576, 256KiB or 64MiB")
+_GPU_BYTES = (_gpu_bytes, "a number of bytes from 1MiB on, such as 64MiB")
 _COUNT = (_count, "a whole number, 0 or more")
 _FLAG = (_flag, "1 or 0")
 _TEXT = (_text, "any text")
@@ -173,7 +181,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "SMDDP_GPU_STAGING_BYTES",
-        *_BYTES,
+        *_GPU_BYTES,
         64 << 20,
         "Upper bound of the memory that each GPU provides to its peers in one group.",
         agreed=True,

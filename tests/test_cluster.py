@@ -136,6 +136,7 @@ def test_an_unknown_place_of_rank_0_is_an_error() -> None:
         ("SMDDP_TIMEOUT", "soon", "a positive number of seconds"),
         ("SMDDP_TIMEOUT", "-1", "a positive number of seconds"),
         ("SMDDP_STAGING_BYTES", "64 apples", "a number of bytes"),
+        ("SMDDP_GPU_STAGING_BYTES", "64KiB", "a number of bytes from 1MiB on"),
         ("SMDDP_THREADS", "two", "a whole number"),
         ("SMDDP_FALLBACK", "maybe", "1 or 0"),
         ("SMDDP_COORDINATOR", "nowhere", "host:port"),
@@ -196,6 +197,7 @@ def test_every_setting_reaches_the_engine(monkeypatch) -> None:
     given = {
         "SMDDP_TIMEOUT": ("5", "timeout_seconds", 5.0),
         "SMDDP_STAGING_BYTES": ("1MiB", "staging_bytes", 1 << 20),
+        "SMDDP_GPU_STAGING_BYTES": ("2MiB", "gpu_staging_bytes", 1 << 21),
         "SMDDP_SEGMENT_BYTES": ("64KiB", "segment_bytes", 1 << 16),
         "SMDDP_THREADS": ("3", "threads", 3),
         "SMDDP_HUGE_PAGES": ("0", "huge_pages", False),
