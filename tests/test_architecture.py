@@ -24,7 +24,8 @@ NATIVE_FLOORS = {
     "comm": 3,
     "reducer": 3,
     "collective": 4,
-    "ffi": 5,
+    "gpu": 5,
+    "ffi": 6,
 }
 # `_errors` is the cellar: also the settings, on floor 0 beside it, must raise.
 PYTHON_FLOORS = {
@@ -49,7 +50,7 @@ PYTHON_FLOORS = {
     "__init__": 7,
     "__main__": 8,
 }
-MODULE_FLOOR = 6
+MODULE_FLOOR = 7
 
 CC_SUFFIXES = {".cc", ".h", ".cu", ".cuh"}
 CMAKE_NAMES = {"CMakeLists.txt"}

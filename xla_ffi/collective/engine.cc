@@ -107,6 +107,14 @@ void Engine::Abort(const std::string& reason) {
   WakeProgress();
 }
 
+void Engine::FailGroup(std::shared_ptr<const Group> group, std::string reason) {
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    failing_.emplace_back(std::move(group), std::move(reason));
+  }
+  WakeProgress();
+}
+
 bool Engine::Drain(double seconds) {
   std::unique_lock lock(in_flight_mutex_);
   return none_in_flight_.wait_for(lock, std::chrono::duration<double>(seconds),
@@ -288,12 +296,15 @@ void Engine::ProgressLoop() {
 bool Engine::Progress() {
   std::vector<std::unique_ptr<Call>> arrived;
   std::string abort_reason;
+  std::vector<std::pair<std::shared_ptr<const Group>, std::string>> failing;
   {
     const std::lock_guard lock(inbox_mutex_);
+    failing.swap(failing_);
     arrived.swap(inbox_);
     abort_reason.swap(abort_reason_);
   }
   for (std::unique_ptr<Call>& call : arrived) streams_.Add(std::move(call));
+  for (const auto& [group, reason] : failing) streams_.FailGroup(group, reason);
   if (!abort_reason.empty()) streams_.Abort(abort_reason);
   return streams_.Progress() || !arrived.empty();
 }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/settings.h"
@@ -48,6 +49,15 @@ class Engine {
   void Submit(OpInstance& op, int64_t run_id, int64_t device,
               const std::shared_ptr<const Group>& group,
               const std::shared_ptr<const Signature>& signature, Participant participant);
+
+  // For those who reduce between the GPUs of this process and its peers, and come here
+  // for the network. Empty, or null, in a job of one process or before Connect().
+  const std::vector<std::string>& host_ids() const { return streams_.host_ids(); }
+  LocalMesh* mesh() const { return streams_.mesh(); }
+  DeviceMail& device_mail() { return streams_.device_mail(); }
+  const Settings& settings() const { return settings_; }
+  // Fails what is and will be of one group, here and at the peers. Waits for nothing.
+  void FailGroup(std::shared_ptr<const Group> group, std::string reason);
 
   struct Stats {
     uint64_t calls = 0;       // Collectives begun.
@@ -96,6 +106,7 @@ class Engine {
   std::mutex inbox_mutex_;
   std::vector<std::unique_ptr<Call>> inbox_;
   std::string abort_reason_;
+  std::vector<std::pair<std::shared_ptr<const Group>, std::string>> failing_;
 
   // Their threads touch what stands above and end before it goes.
   Completions completions_;

@@ -33,6 +33,7 @@ Result<Streams::Peers> Streams::Meet(int process, int processes, KeyValueStore& 
       const std::lock_guard lock(messages_mutex_);
       losses_.emplace_back(lost, std::move(why));
     }
+    device_mail_.NoteLoss();
     wake_.ring();
   };
   const std::string nonce = RandomNonce();
@@ -50,6 +51,7 @@ Result<Streams::Peers> Streams::Meet(int process, int processes, KeyValueStore& 
     }
     wake_.ring();
   };
+  of_mesh.on_device = [this](const MeshMessage& message) { device_mail_.Put(message); };
   of_mesh.on_lost = on_lost;
   auto mesh =
       LocalMesh::Connect(std::move(*listener), *roster, deadline, std::move(of_mesh));
@@ -72,6 +74,12 @@ void Streams::Add(std::unique_ptr<Call> call) {
     return;
   }
   StreamOf(call->group)->Add(std::move(call));
+}
+
+void Streams::FailGroup(const std::shared_ptr<const Group>& group,
+                        const std::string& reason) {
+  if (!Refusal().empty()) return;
+  StreamOf(group)->Fail(StatusCode::kAborted, reason, /*tell=*/true);
 }
 
 std::string Streams::Refusal() const {

@@ -24,6 +24,7 @@
 #include "collective/group_stream.h"
 #include "collective/network.h"
 #include "collective/workers.h"
+#include "comm/device_mail.h"
 #include "comm/kv_store.h"
 #include "comm/local_mesh.h"
 
@@ -53,7 +54,14 @@ class Streams {
   LocalMesh* mesh() const { return peers_.mesh.get(); }
   Network* network() const { return peers_.network.get(); }
 
+  // Host ids by process; empty until SetPeers.
+  const std::vector<std::string>& host_ids() const { return peers_.host_ids; }
+  // What the other processes of this host told about their GPUs. Any thread.
+  DeviceMail& device_mail() { return device_mail_; }
+
   void Add(std::unique_ptr<Call> call);
+  // Fails what is and will be of one group, here and at the peers.
+  void FailGroup(const std::shared_ptr<const Group>& group, const std::string& reason);
   // Does what can be done now; returns whether anything was.
   bool Progress();
   void CheckDeadlines();
@@ -78,6 +86,7 @@ class Streams {
   const Wake wake_;
   std::atomic<uint64_t> staging_bytes_{0};
 
+  DeviceMail device_mail_;
   std::mutex messages_mutex_;
   std::map<std::pair<uint64_t, int>, BlockOffer> offers_;
   std::vector<std::pair<int, std::string>> losses_;

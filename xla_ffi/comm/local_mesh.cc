@@ -16,19 +16,19 @@
 namespace smddp {
 namespace {
 
-void SetText(MeshMessage& message, const std::string& text) {
-  const size_t size = std::min(text.size(), sizeof(message.text) - 1);
-  std::memcpy(message.text, text.data(), size);
-  message.text[size] = '\0';
-}
-
-std::string TextOf(const MeshMessage& message) {
-  return std::string(message.text, strnlen(message.text, sizeof(message.text)));
-}
-
 std::string SocketName(const std::string& nonce) { return "smddp-" + nonce; }
 
 }  // namespace
+
+void MeshMessage::SetText(const std::string& words) {
+  const size_t size = std::min(words.size(), sizeof(text) - 1);
+  std::memcpy(text, words.data(), size);
+  text[size] = '\0';
+}
+
+std::string MeshMessage::Text() const {
+  return std::string(text, strnlen(text, sizeof(text)));
+}
 
 struct LocalMesh::Peer {
   int process = 0;
@@ -106,7 +106,7 @@ Status LocalMesh::Join(UniqueFd listener, const Roster& roster,
     peer->process = other;
     peer->socket = std::move(*socket);
     MeshMessage hello;
-    SetText(hello, other_nonce);
+    hello.SetText(other_nonce);
     SMDDP_RETURN_IF_ERROR(SendRaw(*peer, hello, -1));
     peers_.emplace(other, std::move(peer));
   }
@@ -127,7 +127,7 @@ Status LocalMesh::Join(UniqueFd listener, const Roster& roster,
     auto hello = ReceiveRaw(socket->get(), Deadline::After(5.0));
     const bool known =
         hello.ok() && hello->first.kind == MeshMessage::Kind::kHello &&
-        TextOf(hello->first) == roster.mine().nonce && hello->first.process > process_ &&
+        hello->first.Text() == roster.mine().nonce && hello->first.process > process_ &&
         std::binary_search(local_.begin(), local_.end(), hello->first.process) &&
         !peers_.contains(hello->first.process);
     if (!known) {
@@ -207,7 +207,7 @@ Status LocalMesh::Send(int process, MeshMessage message, int fd) {
 void LocalMesh::SayGoodbye(const std::string& reason) {
   MeshMessage message;
   message.kind = MeshMessage::Kind::kGoodbye;
-  SetText(message, reason);
+  message.SetText(reason);
   for (auto& [other, peer] : peers_) {
     // A peer that is gone already needs no goodbye.
     [[maybe_unused]] const Status sent = SendRaw(*peer, message, -1);
@@ -266,8 +266,12 @@ bool LocalMesh::HandleReadable(Peer& peer) {
   auto& [message, fd] = *received;
   if (message.process != peer.process) return true;  // Not what this socket is for.
   if (message.kind == MeshMessage::Kind::kBlock) events_.on_block(message, std::move(fd));
+  if (message.kind == MeshMessage::Kind::kDevice ||
+      message.kind == MeshMessage::Kind::kDeviceFailure) {
+    events_.on_device(message);
+  }
   if (message.kind == MeshMessage::Kind::kGoodbye) {
-    peer.goodbye = TextOf(message);
+    peer.goodbye = message.Text();
     return false;
   }
   return true;

@@ -31,13 +31,19 @@ namespace smddp {
 // A message between two processes of a host. Fixed size, so that nothing on the socket
 // decides how much we read.
 struct MeshMessage {
-  enum class Kind : uint32_t { kHello, kPage, kBlock, kGoodbye };
+  enum class Kind : uint32_t { kHello, kPage, kBlock, kGoodbye, kDevice, kDeviceFailure };
 
   Kind kind = Kind::kHello;
   int32_t process = 0;  // The sender.
-  uint64_t group = 0;   // kBlock: the group that the attached memory is for.
-  uint64_t value = 0;   // kBlock: slot bytes on offer.
-  char text[256] = {};  // kHello: the receiver's nonce. kGoodbye: the reason.
+  // kBlock: the group that the attached memory is for. kDevice, kDeviceFailure: likewise.
+  uint64_t group = 0;
+  uint64_t value = 0;  // kBlock: slot bytes on offer. kDevice: whose memory.
+  // kHello: the receiver's nonce. kGoodbye, kDeviceFailure: the reason. kDevice: what
+  // gpu/ puts there.
+  char text[256] = {};
+
+  void SetText(const std::string& words);
+  std::string Text() const;
 };
 
 class LocalMesh {
@@ -45,6 +51,8 @@ class LocalMesh {
   struct Events {
     // A kBlock message with the memory's descriptor.
     std::function<void(const MeshMessage&, UniqueFd)> on_block;
+    // A kDevice or kDeviceFailure message.
+    std::function<void(const MeshMessage&)> on_device = [](const MeshMessage&) {};
     // `why` completes "rank N ...": it died, or it left and said why.
     std::function<void(int process, std::string why)> on_lost;
   };

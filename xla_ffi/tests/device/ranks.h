@@ -10,33 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "device/kernel_table.h"
 #include "device/make_call.h"
-#include "tests/device/host_execution.h"
+#include "tests/device/host_kernels.h"
 #include "tests/reduce/reference.h"
 
 namespace smddp::device::testing {
 
 using smddp::testing::Bytes;
-
-inline HostFunction FindHostReduce(ReduceOp op, DType in, DType out) {
-  in = KernelType(in);
-  out = KernelType(out);
-  switch (op) {
-    case ReduceOp::kSum:
-      return FindSum<HostKernel>(in, out);
-    case ReduceOp::kMax:
-      return FindExtremum<HostKernel, Max>(in, out);
-    case ReduceOp::kMin:
-      return FindExtremum<HostKernel, Min>(in, out);
-  }
-  return nullptr;
-}
-
-inline HostFunction FindHostGather(const Kind& kind) {
-  return FindGather<HostKernel>(KernelType(kind.in), KernelType(kind.out),
-                                kind.scale != 1);
-}
 
 // Memory of the user's with guards on both sides, at a chosen distance from a vector.
 class UserArray {
