@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from smddp_jax.launch.allocator import ALLOCATORS, DEFAULT_ALLOCATOR
 from smddp_jax.launch.namespaces import Namespaces
 
 TESTS = Path(__file__).parent
@@ -262,3 +264,34 @@ def run_launched(
     )
     assert done.returncode == 0, done.stdout[-6000:]
     return done.stdout
+
+
+def compare_cpu(
+    logs: Path, few: Mapping[str, int], many: Mapping[str, int], limit: float
+) -> tuple[float, float]:
+    """CPU seconds per rank and step with few ranks and with many, in turns.
+
+    Other work on the machine makes both larger and never smaller, so the smallest
+    counts, and there is another turn where `many` is not below `limit` x `few`.
+    """
+    low = [float("inf"), float("inf")]
+    for turn in range(3):
+        for n, layout in enumerate((few, many)):
+            low[n] = min(low[n], _cpu_per_step(logs / f"{turn}.{n}", **layout))
+        if low[1] < limit * low[0]:
+            break
+    return low[0], low[1]
+
+
+def _cpu_per_step(logs: Path, **layout: int) -> float:
+    """In the cheapest of many batches of steps, over all ranks.
+
+    The launcher's allocator settings keep page faults out of it: how many there are is
+    chance, and they cost more than the step.
+    """
+    env = ALLOCATORS[DEFAULT_ALLOCATOR]
+    with run_ranks("cpu_time", **layout, logs=logs, env=env) as job:
+        outputs = job.succeed(120)
+    said = [re.search(r"^CPU (.+)$", output, re.MULTILINE) for output in outputs]
+    batches = zip(*(found[1].split() for found in said if found), strict=True)
+    return min(sum(map(float, batch)) / len(said) for batch in batches)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from cases import Case, selection
-from ranks import free_port, run_ranks
+from ranks import compare_cpu, free_port, run_ranks
 
 pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 
@@ -158,14 +158,9 @@ def test_B18_ordered_dictionaries_in_opposite_orders(tmp_path: Path) -> None:
 
 def test_B87_more_ranks_than_cores(tmp_path: Path) -> None:
     """Waiting costs next to nothing: 8 ranks take, each, at most 3 x the CPU of 2."""
-    cost = {}
-    for hosts, processes in ((2, 2), (4, 8)):
-        logs = tmp_path / str(processes)
-        with run_ranks("cpu_time", processes=processes, hosts=hosts, logs=logs) as job:
-            outputs = job.succeed(120)
-        took = [float(x) for x in re.findall(r"^CPU (\S+)$", "\n".join(outputs), re.M)]
-        cost[processes] = sum(took) / processes
-    assert cost[8] < 3 * cost[2], cost
+    few, many = {"processes": 2, "hosts": 2}, {"processes": 8, "hosts": 4}
+    two, eight = compare_cpu(tmp_path, few, many, limit=3)
+    assert eight < 3 * two
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ranks import run_alone, run_ranks
+from ranks import compare_cpu, run_alone, run_ranks
 
 
 def _cached(folder: Path) -> dict[str, str]:
@@ -98,14 +98,9 @@ def test_B18_ordered_dictionaries_in_opposite_orders(tmp_path: Path) -> None:
 @pytest.mark.ours
 def test_B87_more_ranks_than_cores(tmp_path: Path) -> None:
     """Waiting costs next to nothing: 8 ranks take, each, at most 3 x the CPU of 2."""
-    cost = {}
-    for processes in (2, 8):
-        logs = tmp_path / str(processes)
-        with run_ranks("cpu_time", processes=processes, logs=logs) as job:
-            outputs = job.succeed(120)
-        took = [re.search(r"CPU (\S+)", output) for output in outputs]
-        cost[processes] = sum(float(found[1]) for found in took if found) / processes
-    assert cost[8] < 3 * cost[2], cost
+    few, many = {"processes": 2}, {"processes": 8}
+    two, eight = compare_cpu(tmp_path, few, many, limit=3)
+    assert eight < 3 * two
 
 
 NAMESPACES = {
