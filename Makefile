@@ -65,14 +65,14 @@ gpu-build:
 # Looks at the code that nvcc made; cuobjdump comes from PyPI.
 gpu-code: gpu-build $(VENV)/.environment
 	$(PIP) install --group gpu
-	$(BIN)/python xla_ffi/tests/gpu/check_code.py build/cuda/device/libsmddp_device_kernels.a
+	$(BIN)/python xla_ffi/tests/cuda/check_code.py build/cuda/device/libsmddp_device_kernels.a
 
 # Runs them, on a GPU; downloads nothing.
 gpu-check: gpu-build
-	build/cuda/tests/gpu/gpu_check
+	build/cuda/tests/cuda/gpu_check
 	@if command -v compute-sanitizer >/dev/null; then \
 	  compute-sanitizer --target-processes all --error-exitcode 3 \
-	    build/cuda/tests/gpu/gpu_check small; \
+	    build/cuda/tests/cuda/gpu_check small; \
 	else echo 'compute-sanitizer was not found: memcheck was NOT run'; fi
 
 lint: install $(VENV)/.dev
