@@ -48,6 +48,7 @@ def measure(case: Case) -> dict[str, Any]:
         "rank": jax.process_index(),
         "processes": jax.process_count(),
         "ranks": mesh.devices.size,
+        "platform": mesh.devices.flat[0].platform,
         "connections": connections(without=_jax_compat.coordinator_address()),
         **measured,
     }

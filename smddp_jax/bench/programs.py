@@ -56,6 +56,6 @@ def make_program(
     if side != COMPUTE and (TARGETS["sum"] in lowered) != (side == OURS):
         raise EngineUnavailableError(
             f"the benchmark's program for {side!r} does not run the all-reduce that it "
-            "is to measure: smddp_jax.explain(f, *args) says what is taken"
+            f"is to measure:\n{collectives.explain(mapped, *arguments)}"
         )
     return Program(lambda: mapped(*arguments), mode)

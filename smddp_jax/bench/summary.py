@@ -45,6 +45,7 @@ class Result:
       case: what was asked for.
       ranks: devices that took part.
       processes: processes that took part.
+      platform: what the devices are, cpu or gpu.
       count: elements per device.
       size: bytes per device.
       sides: by name: `ours`, `peer`, `compute`, and more for an overlap.
@@ -55,6 +56,7 @@ class Result:
     case: Case
     ranks: int
     processes: int
+    platform: str
     count: int
     size: int
     sides: Mapping[str, Side]
@@ -99,6 +101,7 @@ class Result:
             "case": self.case.as_dict(),
             "ranks": self.ranks,
             "processes": self.processes,
+            "platform": self.platform,
             "count": self.count,
             "size": self.size,
             "ratio": self.ratio,
@@ -138,6 +141,7 @@ def join_ranks(
         case=case,
         ranks=first["ranks"],
         processes=first["processes"],
+        platform=first["platform"],
         count=first["count"],
         size=first["size"],
         sides=sides,

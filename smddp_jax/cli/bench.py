@@ -274,10 +274,12 @@ def _cases(args: argparse.Namespace) -> list[bench.Case]:
 
 def _headline(args: argparse.Namespace, result: bench.Result) -> str:
     peer = "XLA's rendezvous" if result.processes == 1 else "XLA's Gloo"
+    if result.platform != "cpu":
+        peer = "XLA's collectives"
     sides = {"xla": f"ours and {peer} in turns", "none": "ours", "only": peer}
     return (
         f"# smddp-jax bench: {_places(args)}{result.processes} processes, "
-        f"{result.ranks} devices, {sides[args.peer]}, medians; "
+        f"{result.ranks} {result.platform} devices, {sides[args.peer]}, medians; "
         f"allocator: {args.allocator}"
     )
 
