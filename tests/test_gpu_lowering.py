@@ -131,9 +131,14 @@ def test_scatters_and_gathers_are_left_to_xla() -> None:
         assert "stablehlo.all_gather" in lowered(gather, RANKS)
 
 
-def test_complex_numbers_are_left_to_xla() -> None:
-    f = mapped(lambda v: lax.psum(v * 1j, "i"))
-    assert why(f, RANKS) == ("XLA", "we don't take sum of complex64 on GPUs")
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint32", "float16", "bfloat16", "float32", "complex64"]
+)
+def test_dtypes_are_those_of_cpus(dtype) -> None:
+    f = mapped(lambda v: lax.psum(v.astype(dtype), "i"))
+    assert why(f, RANKS)[0] == "ours"
+    f = mapped(lambda v: lax.pmax(v > 3, "i"))
+    assert why(f, RANKS) == ("XLA", "we don't take max of bool")
 
 
 def test_exports_are_left_to_xla() -> None:

@@ -151,8 +151,6 @@ def _unusable(op: str, aval: Any, on_gpus: bool) -> str | None:
         known = dtype in _NUMBERS or (op in _SUMS and dtype in _COMPLEX)
     if not known:
         return f"we don't take {op} of {dtype}"
-    if on_gpus and dtype in _COMPLEX:
-        return f"we don't take {op} of {dtype} on GPUs"
     if not _jax_compat.is_static(aval.shape):
         return "its shape is symbolic"
     return None
