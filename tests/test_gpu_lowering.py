@@ -106,6 +106,25 @@ def test_the_sum_that_differentiation_inserts_is_taken() -> None:
     assert calls(lowered(f, np.float32(2), RANKS)) == ["smddp_all_reduce"]
 
 
+def test_a_started_sum_is_two_calls() -> None:
+    def step(v):
+        started = smddp_jax.psum_start([v, v * 2], "i")
+        return v * 3, started.done()
+
+    f = mapped(step, out_specs=(P("i"), P()))
+    assert calls(lowered(f, RANKS)) == [
+        "smddp_all_reduce_start",
+        "smddp_all_reduce_done",
+    ]
+
+
+def test_a_started_sum_that_xla_runs_is_an_ordinary_one(monkeypatch) -> None:
+    set_fact(monkeypatch, gpu_problem="no")
+    f = mapped(lambda v: smddp_jax.psum_start([v, v * 2], "i").done())
+    text = lowered(f, RANKS)
+    assert not calls(text) and text.count('"stablehlo.all_reduce"') == 2
+
+
 def test_explain_names_the_platform() -> None:
     f = mapped(lambda v: lax.psum(v, "i"))
     assert why(f, RANKS) == ("ours", "on cuda, within a process")
