@@ -183,7 +183,7 @@ SETTINGS: tuple[Setting, ...] = (
         "SMDDP_GPU_STAGING_BYTES",
         *_GPU_BYTES,
         64 << 20,
-        "Upper bound of the memory that each GPU provides to its peers in one group.",
+        "Upper bound of the memory that a GPU gives to each group that it reduces in.",
         agreed=True,
     ),
     Setting(
