@@ -20,7 +20,7 @@ optim = pytest.importorskip("smddp_jax.optim")
 
 LAYERS = 5
 WIDTH = 8
-EVENTS = re.compile(r"custom_call @smddp_all_reduce|stablehlo\.dot_general")
+EVENTS = re.compile(r"custom_call @smddp_all_reduce_(\w+)|stablehlo\.dot_general")
 
 
 @pytest.fixture(params=HOWS)
@@ -110,13 +110,15 @@ def test_gradients_are_those_of_the_whole_batch(
 
 
 def events(world: World, loss, weights, batch, **options) -> str:
-    """The reductions (R) and products (p) of the lowered step, in their order."""
+    """Where the lowered step starts (S) and ends (E) reductions, and products (p)."""
 
     def step(weights, x):
         return optim.value_and_grad(loss, "i", **options)(weights, x)[1]
 
     text = replicated(world, step).lower(weights, batch).as_text()
-    return "".join("Rp"["dot" in event] for event in EVENTS.findall(text))
+    return "".join(
+        {"start": "S", "done": "E", "": "p"}[e] for e in EVENTS.findall(text)
+    )
 
 
 @pytest.mark.parametrize("loss", [plain, rematerialized, jitted])
@@ -125,14 +127,30 @@ def test_reductions_stand_between_the_products_of_the_backward_pass(
 ) -> None:
     size = 4 * (WIDTH * WIDTH + WIDTH)
     order = events(world, loss, network(), batch, bucket_bytes=size)
-    assert order.count("R") == LAYERS
-    backward = order[order.index("R") :]
-    assert re.fullmatch(rf"(Rp+){{{LAYERS - 1}}}R", backward), order
+    assert order.count("S") == LAYERS
+    backward = order[order.index("S") :]
+    assert re.fullmatch(rf"(Sp+){{{LAYERS - 1}}}SE{{{LAYERS}}}", backward), order
 
 
 def test_one_bucket_is_reduced_at_the_end(world: World, batch) -> None:
     order = events(world, plain, network(), batch)
-    assert re.fullmatch(r"p+R", order), order
+    assert re.fullmatch(r"p+SE", order), order
+
+
+def test_xla_computes_on_while_buckets_are_reduced(world: World, batch) -> None:
+    """In the order in which the compiled program runs, too."""
+
+    def step(weights, x):
+        return optim.value_and_grad(plain, "i", bucket_bytes=1)(weights, x)[1]
+
+    text = replicated(world, step).lower(network(), batch).compile().as_text()
+    assert "is_scheduled=true" in text
+    calls = re.findall(r'custom_call_target="smddp_all_reduce_(\w+)"', text)
+    assert calls == ["start"] * 2 * LAYERS + ["done"] * 2 * LAYERS
+    main = text[text.index("\nENTRY") :]
+    between = main[main.index("_start") : main.rindex("_start")]
+    assert len(re.findall(r" (?:dot|fusion)\(", between)) >= 2 * LAYERS
+    assert " copy(" not in main
 
 
 def test_buckets_follow_names_where_the_order_of_keys_may_differ(

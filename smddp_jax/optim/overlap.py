@@ -4,7 +4,9 @@
 The loss is traced once and played again with the weights of each bucket passing, where
 the first of them is used, through an identity whose derivative is the reduction. The
 backward pass walks that program from its end, so the reduction stands right behind what
-makes the last gradient of the bucket.
+makes the last gradient of the bucket. There it only starts; all of them end behind the
+last gradient. So nothing that XLA has yet to compute waits for one, nor is the memory of
+one given to what it has yet to compute, which would make that wait, too.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from smddp_jax.collectives import Started
+from smddp_jax.collectives.start import done
 from smddp_jax.optim.reduction import (
     BUCKET_BYTES,
     AxisName,
@@ -49,7 +53,8 @@ def value_and_grad(
     Weights are put into buckets in the order in which the loss uses them, and each
     bucket is reduced by one call as soon as the backward pass has made the last of its
     gradients, while the rest of that pass still runs. It works in `jax.shard_map`, type
-    checked or not, and in `pmap`; give replicated weights as they come.
+    checked or not, and in `pmap`; give replicated weights as they come. Both the local
+    gradients and the reduced ones are in memory until that pass ends.
 
     The value and the auxiliary data are this device's own: `pmean` what you report.
 
@@ -75,22 +80,67 @@ def value_and_grad(
     reduction = Reduction(axis_name, op, wire_dtype, pre_divide, bucket_bytes)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    def bucketed(*args: Any, **kwargs: Any) -> Any:
-        def of_weights(weights: tuple[Any, ...]) -> Any:
-            every = list(args)
-            for n, value in zip(numbers, weights, strict=True):
-                every[n] = value
-            return loss(*every, **kwargs)
+    def reduced(*args: Any, **kwargs: Any) -> Any:
+        under_way: list[_UnderWay] = []
 
-        return _run_in_buckets(of_weights, tuple(args[n] for n in numbers), reduction)
+        def bucketed(*args: Any, **kwargs: Any) -> Any:
+            def of_weights(weights: tuple[Any, ...]) -> Any:
+                every = list(args)
+                for n, value in zip(numbers, weights, strict=True):
+                    every[n] = value
+                return loss(*every, **kwargs)
 
-    return jax.value_and_grad(bucketed, argnums, has_aux, allow_int=allow_int)
+            weights = tuple(args[n] for n in numbers)
+            return _run_in_buckets(of_weights, weights, reduction, under_way)
+
+        both = jax.value_and_grad(bucketed, argnums, has_aux, allow_int=allow_int)
+        value, gradients = both(*args, **kwargs)
+        return value, _ended(gradients, reduction, under_way)
+
+    return reduced
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """The reduction of one bucket.
+
+    Attributes:
+      positions: its weights, among the leaves of all.
+      gradients: the local ones.
+      axes: over which each weight varies: its gradient's type must say the same.
+      started: the sum.
+    """
+
+    positions: Sequence[int]
+    gradients: Sequence[Any]
+    axes: Sequence[Any]
+    started: Started
+
+
+def _ended(gradients: Any, reduction: Reduction, under_way: Sequence[_UnderWay]) -> Any:
+    """The gradients, once those that were still being reduced have arrived."""
+    if not under_way:
+        return gradients
+    leaves, tree = jax.tree.flatten(gradients)
+    # XLA must not wait for any sum while there is something left to compute.
+    sums = done([each.started for each in under_way], behind=under_way[-1].gradients)
+    for each, arrived in zip(under_way, sums, strict=True):
+        values = map(as_varying, reduction.end(arrived), each.axes)
+        for n, value in zip(each.positions, values, strict=True):
+            leaves[n] = value
+    return jax.tree.unflatten(tree, leaves)
 
 
 def _run_in_buckets(
-    loss: Callable[[Any], Any], weights: Any, reduction: Reduction
+    loss: Callable[[Any], Any],
+    weights: Any,
+    reduction: Reduction,
+    under_way: list[_UnderWay],
 ) -> Any:
-    """`loss(weights)`, whose gradient with respect to the weights arrives reduced."""
+    """`loss(weights)`, whose backward pass starts to reduce the gradients, or does it.
+
+    What it only starts it adds to `under_way`.
+    """
     named, tree = jax.tree_util.tree_flatten_with_path(weights)
     own = as_varying([leaf for _, leaf in named], reduction.axis_name)
     shape = None
@@ -110,12 +160,19 @@ def _run_in_buckets(
         for place, n in enumerate(positions):
             inputs[n] = _Weight(bucket, place)
 
+    def start(positions: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
+        axes = [pending_axes(named[n][1], reduction.axis_name) for n in positions]
+        started = reduction.start(gradients)
+        under_way.append(_UnderWay(positions, gradients, axes, started))
+        return jax.tree.leaves(started)  # Not seen by anybody: see _ended.
+
     if has_ordered_dict(weights):
         order.sort(key=lambda n: natural(named[n][0]))
         put(order, functools.partial(reduction.reduce_all, in_order=True))
     else:
         for members in reduction.buckets([own[n] for n in order]):
-            put([order[n] for n in members], reduction.reduce)
+            positions = [order[n] for n in members]
+            put(positions, functools.partial(start, positions))
     results = _play(traced.jaxpr, traced.consts, inputs)
     _check_local(results[0], reduction.axis_name)
     assert shape is not None

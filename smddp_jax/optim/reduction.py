@@ -15,7 +15,7 @@ import optax
 from jax import lax
 
 from smddp_jax import _jax_compat
-from smddp_jax.collectives import psum
+from smddp_jax.collectives import Started, psum, psum_start
 
 AxisName = Hashable | Sequence[Hashable]
 Op = Literal["mean", "sum"]
@@ -81,13 +81,26 @@ class Reduction:
         if axes and self.pre_divide:
             values = self._divided(values)
         if axes:
-            wire = self.wire_dtype if dtype == jnp.float32 else None
-            values = psum(values, axes, wire_dtype=wire)
+            values = psum(values, axes, wire_dtype=self._wire(dtype))
         if axes and before is not None:
             values[0] = values[0][:-1].reshape(bucket[0].shape)
         if self.op == "mean" and not (axes and self.pre_divide):
             values = self._divided(values)
         return values
+
+    def start(self, bucket: Sequence[Any]) -> Started:
+        """Starts to reduce leaves of one kind that are not summed yet."""
+        dtype, axes = self.kind(bucket[0])
+        values = self._divided(bucket) if self.pre_divide else list(bucket)
+        return psum_start(values, axes, wire_dtype=self._wire(dtype))
+
+    def end(self, sums: Sequence[Any]) -> list[Any]:
+        """What `start` started, from the sums that came of it."""
+        divides = self.op == "mean" and not self.pre_divide
+        return self._divided(sums) if divides else list(sums)
+
+    def _wire(self, dtype: Any) -> Any:
+        return self.wire_dtype if dtype == jnp.float32 else None
 
     def _divided(self, values: Sequence[Any]) -> list[Any]:
         count = lax.psum(1, self.axis_name)
