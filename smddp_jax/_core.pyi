@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
 class Settings:
@@ -113,6 +113,26 @@ def registrations() -> dict[str, dict[str, object]]:
 
 def types() -> dict[str, dict[str, object]]:
     """XLA FFI state types, to be registered before the targets."""
+
+def cuda_registrations() -> dict[str, dict[str, object]]:
+    """The same of platform "CUDA"; _cuda has the GPUs."""
+
+def cuda_types() -> dict[str, dict[str, object]]:
+    """The same of platform "CUDA"."""
+
+def use_gpus(gpus: object) -> None:
+    """Takes what _cuda.gpus() gives. Before the first collective on a GPU."""
+
+def name_gpus(ids: Mapping[int, int]) -> None:
+    """Says which global device id each local ordinal is."""
+
+def try_gpus(ordinals: Sequence[int]) -> str:
+    """
+    Why these GPUs of this process, or all if none is given, and those of the host's other processes cannot use each other's memory; empty if they can. Collective over the processes of this host, once, after connect().
+    """
+
+def untold_gpu_error() -> str:
+    """An error on a GPU that no collective has returned to XLA, or nothing."""
 
 def connect(process_index: int, process_count: int, kv_set: Callable[[str, bytes], None], kv_get: Callable[[str, float], bytes], settings: Settings) -> None:
     """Joins the job's other processes; collective. Raises RuntimeError."""

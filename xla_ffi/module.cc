@@ -2,6 +2,7 @@
 // The Python module `smddp_jax._core`: the engine's controls, and the addresses of its
 // XLA handlers. Loaded by smddp_jax/_native.py only.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -13,6 +14,7 @@
 #include "base/settings.h"
 #include "comm/kv_store.h"
 #include "ffi/handlers_cpu.h"
+#include "ffi/handlers_cuda.h"
 #include "ffi/interrupts.h"
 #include "ffi/registry.h"
 #include "module_reducer.h"
@@ -68,13 +70,45 @@ nb::dict Registrations() {
   return targets;
 }
 
-nb::dict Types() {
+nb::dict CudaRegistrations() {
+  nb::dict targets;
+  for (const CudaTarget& target : CudaTargets()) {
+    nb::dict handlers;
+    handlers["instantiate"] = nb::capsule(target.instantiate);
+    handlers["initialize"] = nb::capsule(target.initialize);
+    handlers["execute"] = nb::capsule(target.execute);
+    targets[target.name] = handlers;
+  }
+  return targets;
+}
+
+nb::dict TypeOf(const char* name, void* id, void* info) {
   nb::dict type;
-  type["type_id"] = nb::capsule(CollectiveStateId());
-  type["type_info"] = nb::capsule(CollectiveStateInfo());
+  type["type_id"] = nb::capsule(id);
+  type["type_info"] = nb::capsule(info);
   nb::dict types;
-  types[kCollectiveState] = type;
+  types[name] = type;
   return types;
+}
+
+nb::dict Types() {
+  return TypeOf(kCollectiveState, CollectiveStateId(), CollectiveStateInfo());
+}
+
+nb::dict CudaTypes() { return TypeOf(kCudaState, CudaStateId(), CudaStateInfo()); }
+
+void UseGpus(const nb::capsule& gpus) {
+  Registry::Get().UseGpus(*static_cast<device::Gpus*>(gpus.data("smddp.device.Gpus")));
+}
+
+std::string TryGpus(const std::vector<int>& ordinals) {
+  const nb::gil_scoped_release no_gil;
+  return Registry::Get().TryGpus(ordinals).message();
+}
+
+std::string UntoldGpuError() {
+  GpuEngine* gpus = Registry::Get().gpu_engine_if_any();
+  return gpus != nullptr ? gpus->TakeUntold().message() : "";
 }
 
 void Connect(int process_index, int process_count, nb::callable kv_set,
@@ -104,6 +138,12 @@ nb::dict Stats() {
   result["refused_connections"] = network.refused;
   result["stale_frames"] = network.reduced.stale;
   result["summed_bytes"] = network.reduced.bytes_summed;
+  GpuEngine::Stats of_gpus;
+  if (GpuEngine* gpus = Registry::Get().gpu_engine_if_any()) of_gpus = gpus->stats();
+  result["gpu_calls"] = of_gpus.calls;
+  result["gpu_failed"] = of_gpus.failed;
+  result["gpu_in_flight"] = of_gpus.in_flight;
+  result["gpu_staging_bytes"] = of_gpus.staging_bytes;
   return result;
 }
 
@@ -139,6 +179,25 @@ NB_MODULE(_core, m) {
         "XLA FFI targets of platform \"cpu\": name to the handlers of each stage.");
   m.def("types", &smddp::Types, nb::sig("def types() -> dict[str, dict[str, object]]"),
         "XLA FFI state types, to be registered before the targets.");
+  m.def("cuda_registrations", &smddp::CudaRegistrations,
+        nb::sig("def cuda_registrations() -> dict[str, dict[str, object]]"),
+        "The same of platform \"CUDA\"; _cuda has the GPUs.");
+  m.def("cuda_types", &smddp::CudaTypes,
+        nb::sig("def cuda_types() -> dict[str, dict[str, object]]"),
+        "The same of platform \"CUDA\".");
+  m.def("use_gpus", &smddp::UseGpus, "gpus"_a,
+        nb::sig("def use_gpus(gpus: object) -> None"),
+        "Takes what _cuda.gpus() gives. Before the first collective on a GPU.");
+  m.def(
+      "name_gpus",
+      [](const std::map<int, int64_t>& ids) { Registry::Get().NameGpus(ids); }, "ids"_a,
+      "Says which global device id each local ordinal is.");
+  m.def("try_gpus", &smddp::TryGpus, "ordinals"_a,
+        "Why these GPUs of this process, or all if none is given, and those of the "
+        "host's other processes cannot use each other's memory; empty if they can. "
+        "Collective over the processes of this host, once, after connect().");
+  m.def("untold_gpu_error", &smddp::UntoldGpuError,
+        "An error on a GPU that no collective has returned to XLA, or nothing.");
   m.def("connect", &smddp::Connect, "process_index"_a, "process_count"_a, "kv_set"_a,
         "kv_get"_a, "settings"_a,
         nb::sig("def connect(process_index: int, process_count: int, "
@@ -156,22 +215,18 @@ NB_MODULE(_core, m) {
       "disconnect",
       [](const std::string& reason) {
         const nb::gil_scoped_release no_gil;
-        if (auto* engine = Registry::Get().engine_if_any()) engine->Disconnect(reason);
+        Registry::Get().Disconnect(reason);
       },
       "reason"_a, "Leaves the job: tells the peers why, fails what is in flight.");
   m.def(
       "drain",
       [](double seconds) {
         const nb::gil_scoped_release no_gil;
-        auto* engine = Registry::Get().engine_if_any();
-        return engine == nullptr || engine->Drain(seconds);
+        return Registry::Get().Drain(seconds);
       },
       "seconds"_a, "Waits until no collective is in flight; False at the deadline.");
   m.def(
-      "abort",
-      [](const std::string& reason) {
-        if (auto* engine = Registry::Get().engine_if_any()) engine->Abort(reason);
-      },
+      "abort", [](const std::string& reason) { Registry::Get().Abort(reason); },
       "reason"_a, "Fails every collective that is in flight.");
   m.def(
       "watch_interrupts", [] { smddp::ThrowIfError(smddp::WatchInterrupts()); },

@@ -37,14 +37,12 @@ void Watch() {
   uint64_t count = 0;
   for (;;) {
     if (::read(wake_fd, &count, sizeof(count)) < 0) continue;  // EINTR.
-    Engine* engine = Registry::Get().engine_if_any();
-    if (engine == nullptr) continue;
-    const uint64_t calls_before = engine->stats().calls;
+    Registry& registry = Registry::Get();
+    const uint64_t calls_before = registry.calls();
     std::this_thread::sleep_for(kGrace);
-    const Engine::Stats now = engine->stats();
     // Still in flight and nothing new begun: the program is stuck in a wait.
-    if (now.in_flight > 0 && now.calls == calls_before) {
-      engine->Abort("interrupted by SIGINT (Ctrl-C)");
+    if (registry.in_flight() > 0 && registry.calls() == calls_before) {
+      registry.Abort("interrupted by SIGINT (Ctrl-C)");
     }
   }
 }
