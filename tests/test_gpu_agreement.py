@@ -18,7 +18,7 @@ from ranks import run_ranks
 
 from smddp_jax import _jax_backend, _native
 from smddp_jax._errors import ClusterError
-from smddp_jax.cluster import gpus
+from smddp_jax.cluster import gpus, session
 from smddp_jax.cluster.detect import Membership
 
 pytestmark = pytest.mark.ours
@@ -124,6 +124,19 @@ def test_gpus_are_brought_to_the_engine_once_and_types_come_first(monkeypatch) -
     monkeypatch.setattr(_jax_backend, "gpu_ids", lambda: {2: 5})
     _native.name_gpus()
     assert done == [("try", [0, 1, 2]), ("try", [2]), ("name", {2: 5})]
+
+
+def test_shutdown_warns_of_an_error_that_nobody_raised(monkeypatch) -> None:
+    core = SimpleNamespace(
+        drain=lambda seconds: True,
+        disconnect=lambda reason: None,
+        untold_gpu_error=lambda: "rank 1 (on node1) was lost",
+    )
+    monkeypatch.setattr(_native, "load", lambda: core)
+    monkeypatch.setattr(session, "_session", session.current())  # and put it back
+    with pytest.warns(RuntimeWarning, match=r"on a GPU failed.*rank 1 \(on node1\)"):
+        session.shutdown()
+    assert not session.is_initialized()
 
 
 def place(local_rank: int | None, local_size: int | None) -> Membership:

@@ -303,6 +303,13 @@ def _leave() -> Session | None:
         engine.disconnect("it has ended")
     else:
         engine.disconnect(f"it raised {_failure}")
+    if untold := engine.untold_gpu_error():
+        warnings.warn(
+            f"a collective on a GPU failed, and no later one raised it: {untold}; what "
+            "came out of it is wrong",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     return session
 
 
@@ -341,6 +348,7 @@ def _at_exit() -> None:
 
 def _collectives_failed() -> bool:
     try:
-        return _native.load().stats()["failed"] > 0
+        stats = _native.load().stats()
+        return stats["failed"] + stats["gpu_failed"] > 0
     except EngineUnavailableError:
         return False
