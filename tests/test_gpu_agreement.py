@@ -68,7 +68,8 @@ def test_a_backend_without_gpus_is_believed(monkeypatch) -> None:
 
 
 def test_jaxs_plugin_is_found_by_its_name(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # one may be installed
+    monkeypatch.delitem(sys.modules, "jax_plugins", raising=False)
     assert not _jax_backend._has_plugin()
     for plugin, found in (("xla_rocm7", False), ("xla_cuda13", True)):
         (tmp_path / "jax_plugins" / plugin).mkdir(parents=True)
