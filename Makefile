@@ -67,13 +67,12 @@ gpu-code: gpu-build $(VENV)/.environment
 	$(PIP) install --group gpu
 	$(BIN)/python xla_ffi/tests/cuda/check_code.py build/cuda/device/libsmddp_device_kernels.a
 
-# Runs them, on a GPU; downloads nothing.
+# Runs them, on a GPU, then all of it through JAX: PYTHON's if that one has GPUs, else one
+# from PyPI in GPU_FOLDER.
+GPU_FOLDER ?= $(abspath build/gpu)
 gpu-check: gpu-build
-	build/cuda/tests/cuda/gpu_check
-	@if command -v compute-sanitizer >/dev/null; then \
-	  compute-sanitizer --target-processes all --error-exitcode 3 \
-	    build/cuda/tests/cuda/gpu_check small; \
-	else echo 'compute-sanitizer was not found: memcheck was NOT run'; fi
+	xla_ffi/tests/cuda/check_all.sh $(abspath build/cuda/tests/cuda/gpu_check) \
+	  "$$(command -v $(PYTHON))" $(GPU_FOLDER)
 
 lint: install $(VENV)/.dev
 	$(BIN)/ruff check .
