@@ -23,6 +23,7 @@ from smddp_jax._errors import EngineUnavailableError
 from smddp_jax.collectives.calls import Met, engine
 from smddp_jax.collectives.lowering import is_active, observe
 from smddp_jax.collectives.numbering import children
+from smddp_jax.collectives.pairs import unsafe_calls
 from smddp_jax.collectives.placement import CPU, Groups, Placement
 from smddp_jax.collectives.wire import wire_of
 
@@ -129,6 +130,12 @@ def explain(
         stock[_STOCK.get(each.collective.op, "all_reduce")] -= len(each.avals)
     rows += [_stock_row(op, count) for op, count in stock.items() if count > 0]
     notes = []
+    unsafe = unsafe_calls(lowered.compiler_ir("stablehlo"))
+    if unsafe and any(each.collective.starts for each in met):
+        notes.append(
+            "psum_start waits where it stands, since the program may fail in "
+            + ", ".join(unsafe)
+        )
     if compiled:
         known = sum(len(each.avals) for each in met if _reduces_with_others(each))
         known += max(0, stock["all_reduce"]) + max(0, stock["reduce_scatter"])

@@ -27,7 +27,7 @@ TARGETS = {
 # The halves of a sum that psum_start starts.
 START, DONE = "smddp_all_reduce_start", "smddp_all_reduce_done"
 _NUMBERED = frozenset({*TARGETS.values(), START})
-_CONFIG = "mhlo.backend_config"
+CONFIG = "mhlo.backend_config"
 
 
 def children(op: Any) -> Iterator[Any]:
@@ -115,7 +115,7 @@ class _Numbering:
         return fresh
 
     def _number(self, call: Any) -> None:
-        config = {entry.name: entry.attr for entry in call.attributes[_CONFIG]}
+        config = {entry.name: entry.attr for entry in call.attributes[CONFIG]}
         # Steps are counted by key on each device. On the devices of one mesh they
         # agree; a program of the same name on some of them would put them out of step.
         # The operator is left out: ranks that disagree about it must find each other.
@@ -124,10 +124,10 @@ class _Numbering:
         self._next += 1
         integer = ir.IntegerType.get_signless(64)
         config["key"] = ir.IntegerAttr.get(integer, key)
-        call.attributes[_CONFIG] = ir.DictAttr.get(config)
+        call.attributes[CONFIG] = ir.DictAttr.get(config)
         if target_of(call) == START:
             done = next(iter(call.results[0].uses)).owner
-            done.attributes[_CONFIG] = call.attributes[_CONFIG]
+            done.attributes[CONFIG] = call.attributes[CONFIG]
 
 
 def target_of(op: Any) -> str | None:

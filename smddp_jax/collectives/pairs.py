@@ -5,6 +5,9 @@ XLA knows nothing of a sum under way: to it, what a start returns is there. So a
 stays one only where nothing but its own done sees the result, in the same run of the
 same block, and where XLA will get to that done. Elsewhere it becomes a reduction like
 any other, and its done vanishes: right everywhere, but nothing overlaps.
+
+A start that stays passes its arguments on to its done, as results that lie in them.
+XLA would compute cheap ones anew for the done, and use the memory of the first again.
 """
 
 from __future__ import annotations
@@ -14,7 +17,14 @@ from typing import Any
 
 from jax.interpreters.mlir import ir
 
-from smddp_jax.collectives.numbering import DONE, START, TARGETS, children, target_of
+from smddp_jax.collectives.numbering import (
+    CONFIG,
+    DONE,
+    START,
+    TARGETS,
+    children,
+    target_of,
+)
 
 # Custom calls that don't fail once they run. After one that does, Python's callbacks
 # above all, XLA would take back the memory that a sum under way is written to.
@@ -64,16 +74,76 @@ def _walk(op: Any) -> Iterator[Any]:
 
 
 def _settle(start: Any, reliable: bool) -> None:
-    users = {use.owner.operation for each in start.results for use in each.uses}
+    count = _count(start)
+    sums, kept = [*start.results][:count], len(start.results) > count  # By an export
+    users = {use.owner.operation for each in sums for use in each.uses}
     dones = [user for user in users if target_of(user) == DONE]
-    sizes = [ir.RankedTensorType(each.type).shape for each in start.results]
+    sizes = [ir.RankedTensorType(each.type).shape for each in sums]
     if reliable and any(0 not in size for size in sizes) and len(users) == 1 and dones:
-        # Not to be dropped, merged with others or moved out of a loop, one by one.
-        for half in (start, *dones):
-            half.attributes["has_side_effect"] = ir.BoolAttr.get(True)
+        if not kept:
+            _keep(start, dones[0])
         return
-    start.attributes["call_target_name"] = ir.StringAttr.get(TARGETS["sum"])
     for done in dones:
-        for result, value in zip(done.results, start.results, strict=True):
+        for result, value in zip(done.results, sums, strict=True):
             result.replace_all_uses_with(value)
         done.erase()
+    attributes = {
+        "call_target_name": ir.StringAttr.get(TARGETS["sum"]),
+        "has_side_effect": ir.BoolAttr.get(False),
+        "output_operand_aliases": ir.ArrayAttr.get([]),
+    }
+    _rewrite(start, attributes, 1)
+
+
+def _keep(start: Any, done: Any) -> None:
+    """Lets `start` return its arguments, too, for `done` to take."""
+    count = _count(start)
+    aliases = [_lies_in(operand=n, result=count + n) for n in range(count)]
+    attributes = {
+        "output_operand_aliases": ir.ArrayAttr.get(aliases),
+        # Not to be dropped, merged with others or moved out of a loop, one by one.
+        "has_side_effect": ir.BoolAttr.get(True),
+    }
+    done.attributes["has_side_effect"] = attributes["has_side_effect"]
+    kept = _rewrite(start, attributes, 2)
+    for n, passed in enumerate(kept.results[count:]):
+        done.operands[count + n] = passed
+        for use in list(kept.operands[n].uses):
+            # Other dones that only come behind it.
+            if target_of(use.owner) == DONE:
+                if use.operand_number >= 2 * len(use.owner.results):
+                    use.owner.operands[use.operand_number] = passed
+
+
+def _count(start: Any) -> int:
+    """How many sums it starts: an exported one has its partition's id behind them."""
+    exported = {each.name: each.attr for each in start.attributes[CONFIG]}["exported"]
+    return len(start.operands) - exported.value
+
+
+def _rewrite(start: Any, changes: dict[str, Any], times: int) -> Any:
+    """`start` with other attributes, and its sums as results once or twice."""
+    count = _count(start)
+    sums = [each.type for each in start.results][:count]
+    layouts = [*start.attributes["result_layouts"]][:count]
+    changes["result_layouts"] = ir.ArrayAttr.get(layouts * times)
+    with ir.InsertionPoint(start):
+        made = ir.Operation.create(
+            start.name,
+            results=sums * times,
+            operands=list(start.operands),
+            attributes={**dict(start.attributes.items()), **changes},
+            loc=start.location,
+        )
+    now = [*made.results[:count], *made.operands[:count]]
+    for old, new in zip(start.results, now, strict=False):
+        old.replace_all_uses_with(new)
+    start.erase()
+    return made
+
+
+def _lies_in(operand: int, result: int) -> Any:
+    return ir.Attribute.parse(
+        f"#stablehlo.output_operand_alias<output_tuple_indices = [{result}], "
+        f"operand_index = {operand}, operand_tuple_indices = []>"
+    )

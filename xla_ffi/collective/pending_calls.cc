@@ -10,7 +10,7 @@ Status Moved(const std::string& label, const void* address) {
   char where[32];
   std::snprintf(where, sizeof(where), "%p", address);
   return Status(StatusCode::kInternal,
-                label + ": XLA has moved the buffer of the sum (" + where +
+                label + ": XLA has moved the buffers of the sum (" + where +
                     ") between psum_start and done: use smddp_jax.psum there, and "
                     "report this");
 }
@@ -18,6 +18,7 @@ Status Moved(const std::string& label, const void* address) {
 }  // namespace
 
 Result<PendingCalls::Then> PendingCalls::Begin(const DeviceRun& run, const void* address,
+                                               const Addresses& inputs,
                                                const std::string& label) {
   const std::lock_guard lock(mutex_);
   SMDDP_RETURN_IF_ERROR(FailureOf(run));
@@ -26,17 +27,19 @@ Result<PendingCalls::Then> PendingCalls::Begin(const DeviceRun& run, const void*
   if (place && (!place->over || place->run == run)) return Moved(label, address);
   place = std::make_shared<Started>();
   place->run = run;
+  place->inputs = inputs;
   ++runs_[run].under_way;
   return Then([this, started = place](const Status& how) { Over(started, how); });
 }
 
-void PendingCalls::End(const DeviceRun& run, const void* address,
+void PendingCalls::End(const DeviceRun& run, const void* address, const Addresses& inputs,
                        const std::string& label, Then then) {
   Status how;
   {
     const std::lock_guard lock(mutex_);
     const auto found = started_.find({run.device, address});
-    if (found == started_.end() || found->second->run != run) {
+    if (found == started_.end() || found->second->run != run ||
+        found->second->inputs != inputs) {
       how = FailureOf(run);
       if (how.ok()) how = Moved(label, address);
     } else {

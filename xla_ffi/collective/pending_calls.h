@@ -35,14 +35,16 @@ class PendingCalls {
  public:
   // Called once with how something ended, from any thread and without locks.
   using Then = std::function<void(const Status&)>;
+  using Addresses = std::vector<const void*>;
 
-  // Starts a call whose result lies at `address`. Returns what to call when it is over,
-  // or an error, with which nothing has begun.
-  Result<Then> Begin(const DeviceRun& run, const void* address, const std::string& label);
-  // The done of the call that was started with the result at `address`: calls `then`
-  // when that is over, with an error if there is none.
-  void End(const DeviceRun& run, const void* address, const std::string& label,
-           Then then);
+  // Starts a call whose result lies at `address`, and its arguments at `inputs`. Returns
+  // what to call when it is over, or an error, with which nothing has begun.
+  Result<Then> Begin(const DeviceRun& run, const void* address, const Addresses& inputs,
+                     const std::string& label);
+  // The done of the call that was started there: calls `then` when that is over, with an
+  // error if there is none, or if its arguments have not stayed where they were.
+  void End(const DeviceRun& run, const void* address, const Addresses& inputs,
+           const std::string& label, Then then);
   // The run has failed: calls `then` with why, as soon as nothing that it started is
   // under way. It can start nothing more and has nothing left to end: that is the error.
   void Fail(const DeviceRun& run, const Status& why, Then then);
@@ -53,6 +55,7 @@ class PendingCalls {
  private:
   struct Started {
     DeviceRun run;
+    Addresses inputs;
     bool over = false;
     Status how;
     Then then;  // Set once somebody waits for the end.

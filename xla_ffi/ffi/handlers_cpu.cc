@@ -62,6 +62,17 @@ ffi::Future Execute(CollectiveOp* op, ffi::RunId run_id, int32_t device,
   return future;
 }
 
+// Where arguments lie; those without elements may lie anywhere.
+PendingCalls::Addresses AddressesOf(ffi::RemainingArgs arguments, size_t first,
+                                    size_t count) {
+  PendingCalls::Addresses addresses;
+  for (size_t i = first; i < first + count; ++i) {
+    const ffi::AnyBuffer buffer = *arguments.get<ffi::AnyBuffer>(i);
+    addresses.push_back(buffer.element_count() > 0 ? buffer.untyped_data() : nullptr);
+  }
+  return addresses;
+}
+
 // Returns at once; the call goes on, see collective/pending_calls.h.
 ffi::Future Start(CollectiveOp* op, ffi::RunId run_id, int32_t device,
                   ffi::RemainingArgs arguments, ffi::RemainingRets results) {
@@ -74,18 +85,22 @@ ffi::Future Start(CollectiveOp* op, ffi::RunId run_id, int32_t device,
     settle(work.status());
     return future;
   }
-  auto over = Registry::Get().pending().Begin(run, AddressOf(results), op->op().label);
+  const auto inputs = AddressesOf(arguments, 0, work->participant.inputs.size());
+  auto over =
+      Registry::Get().pending().Begin(run, AddressOf(results), inputs, op->op().label);
   if (over.ok()) Submit(*op, run, std::move(*work), std::move(*over));
   settle(over.status());
   return future;
 }
 
-// Its results are its first operands; the others live as long as the call, or come first.
-ffi::Future Done(CollectiveOp* op, ffi::RunId run_id, int32_t device, ffi::RemainingArgs,
-                 ffi::RemainingRets results) {
+// Its results are its first operands, the next are what its start has passed on, and the
+// others only come before it.
+ffi::Future Done(CollectiveOp* op, ffi::RunId run_id, int32_t device,
+                 ffi::RemainingArgs arguments, ffi::RemainingRets results) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  Registry::Get().pending().End({device, run_id.run_id}, AddressOf(results),
+  const auto inputs = AddressesOf(arguments, results.size(), results.size());
+  Registry::Get().pending().End({device, run_id.run_id}, AddressOf(results), inputs,
                                 op->op().label, Settle(promise));
   return future;
 }

@@ -150,10 +150,10 @@ Result<Signature> AllGatherOf(const ffi::AnyBuffer& argument,
 
 }  // namespace
 
-Result<Signature> SignatureOf(const Request& request, size_t members,
+Result<Signature> SignatureOf(const Request& request, size_t members, size_t tensors,
                               ffi::RemainingArgs arguments, ffi::RemainingRets results) {
   if (request.kind == Collective::kAllReduce) {
-    return AllReduceOf(request, arguments, results.size());
+    return AllReduceOf(request, arguments, tensors);
   }
   if (results.size() != 1) {
     return Status(StatusCode::kInternal, "blocks of more than one array");

@@ -23,8 +23,9 @@ struct Request {
   int64_t wire = -1;  // DType in which sums travel between hosts; -1: none asked for.
 };
 
-// `members` is the size of the group, the same for all groups of a collective in blocks.
-Result<Signature> SignatureOf(const Request& request, size_t members,
+// `members` is the size of the group, the same for all groups of a collective in blocks;
+// `tensors`, how many of the arguments are exchanged.
+Result<Signature> SignatureOf(const Request& request, size_t members, size_t tensors,
                               xla::ffi::RemainingArgs arguments,
                               xla::ffi::RemainingRets results);
 

@@ -21,7 +21,9 @@ struct Work {
   Participant participant;  // Whom to tell is still to be said.
 };
 
-// `member`: who the device is in the op's groups; see CollectiveOp::GroupOf.
+// `member`: who the device is in the op's groups; see CollectiveOp::GroupOf. Results
+// beyond the arguments are those again, where they lie: what a start passes on to its
+// done.
 Result<Work> WorkOf(CollectiveOp& op, int64_t member, xla::ffi::RemainingArgs arguments,
                     xla::ffi::RemainingRets results);
 

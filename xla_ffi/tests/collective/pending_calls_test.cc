@@ -39,12 +39,12 @@ Status Lost() { return Status(StatusCode::kPeerLost, "rank 1 is gone"); }
 class PendingCallsTest : public testing::Test {
  protected:
   PendingCalls::Then Begin(const DeviceRun& run, size_t n) {
-    auto over = pending_.Begin(run, Address(n), "start");
+    auto over = pending_.Begin(run, Address(n), {Address(n + 1000)}, "start");
     EXPECT_TRUE(over.ok()) << over.status().message();
     return over.ok() ? *over : [](const Status&) {};
   }
   void End(const DeviceRun& run, size_t n, Told& told) {
-    pending_.End(run, Address(n), "done", told.Then());
+    pending_.End(run, Address(n), {Address(n + 1000)}, "done", told.Then());
   }
 
   PendingCalls pending_;
@@ -72,6 +72,13 @@ TEST_F(PendingCallsTest, AMovedBufferIsAnErrorOnceNothingIsUnderWay) {
   EXPECT_NE(told.error().find("moved"), std::string::npos) << told.error();
   EXPECT_NE(told.error().find("smddp_jax.psum"), std::string::npos) << told.error();
   EXPECT_EQ(pending_.size(), 0);
+}
+
+TEST_F(PendingCallsTest, AMovedArgumentIsAnError) {
+  Begin(kRun, 1)(Status());
+  Told told;
+  pending_.End(kRun, Address(1), {Address(1002)}, "done", told.Then());
+  EXPECT_NE(told.error().find("moved"), std::string::npos) << told.error();
 }
 
 TEST_F(PendingCallsTest, ABufferOfAnotherRunIsAMovedOne) {
@@ -109,7 +116,7 @@ TEST_F(PendingCallsTest, AFailedRunStartsNothingMore) {
   const auto slow = Begin(kRun, 1);
   Told told;
   pending_.Fail(kRun, Lost(), told.Then());
-  EXPECT_EQ(pending_.Begin(kRun, Address(2), "start").status().code(),
+  EXPECT_EQ(pending_.Begin(kRun, Address(2), {}, "start").status().code(),
             StatusCode::kPeerLost);
   Begin(kOtherRun, 2)(Status());
   EXPECT_EQ(told.times(), 0);
@@ -125,7 +132,7 @@ TEST_F(PendingCallsTest, AFailureWithNothingUnderWayIsToldAtOnce) {
 
 TEST_F(PendingCallsTest, WhatXlaGaveUpMakesWayOnceItIsOver) {
   const auto abandoned = Begin(kRun, 1);
-  auto again = pending_.Begin(kOtherRun, Address(1), "start");
+  auto again = pending_.Begin(kOtherRun, Address(1), {}, "start");
   EXPECT_EQ(again.status().code(), StatusCode::kInternal) << "two writers";
   abandoned(Status());
   Told told;
@@ -157,7 +164,8 @@ TEST_F(PendingCallsTest, ManyThreads) {
           EXPECT_TRUE(status.ok() || left == 0) << "told too early";
           tell(status);
         };
-        pending_.End(run, Address(n * 3 % kCalls + 1), "done", then);
+        const size_t place = n * 3 % kCalls + 1;
+        pending_.End(run, Address(place), {Address(place + 1000)}, "done", then);
       }
     }
     size_t failed = 0;
