@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """How large may a batch be? The experiment of Goyal et al. (2017), section 5, in small.
 
-    smddp-jax run --devices-per-process 8 examples/large_batch.py
+    smddp-jax run --devices-per-process 8 examples/large_batch.py [--sweep]
 
 A network of dense layers learns scikit-learn's digits on all devices: for as many
 epochs with every batch size, by each of `METHODS`, with several seeds at once. Each
 finished cell is a line of a file and is not done again. In the end there are a table of
-errors in percent and a plot. Takes about ten minutes on two cores.
+errors in percent on the test images and a plot. Takes about ten minutes on two cores.
+
+`--sweep` is how the rates in `Setup` were picked, on other images than the test's.
 """
 
 import argparse
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +32,7 @@ import smddp_jax
 from smddp_jax import data, optim
 
 BASE_BATCH = 32
-TRAIN = 1024  # images to learn from; the other 773 are for the test
+TRAIN, VALIDATION = 1024, 373  # images; the other 400 are for the test
 SHIFTS = [(x, y) for x in range(3) for y in range(3)]  # by up to a pixel each way
 BROKEN = 50.0  # percent of errors: such a training has learnt next to nothing
 
@@ -43,8 +45,7 @@ class Setup:
     seeds: int = 5
     layers: int = 4
     width: int = 128
-    sgd_rate: float = 0.01  # each for batches of BASE_BATCH
-    lars_rate: float = 0.01
+    sgd_rate: float = 0.01  # each for batches of BASE_BATCH, as picked by a sweep
     lars_trust: float = 0.05
     lamb_rate: float = 0.004
     decay: float = 1e-4
@@ -73,9 +74,9 @@ def sgd(setup, batch, scale=optim.linear_scaling, **options):
 
 
 def lars(setup, batch):
-    """A rate per layer, scaled linearly."""
-    peak = optim.linear_scaling(setup.lars_rate, BASE_BATCH, batch)
-    rate = make_rate(setup, batch, setup.lars_rate, peak)
+    """A rate per layer, scaled linearly; biases learn as with `sgd`."""
+    peak = optim.linear_scaling(setup.sgd_rate, BASE_BATCH, batch)
+    rate = make_rate(setup, batch, setup.sgd_rate, peak)
     return optim.lars(rate, setup.decay, trust_coefficient=setup.lars_trust)
 
 
@@ -98,10 +99,22 @@ METHODS = {
     "LARS, gradual warmup": lars,
     "LAMB, gradual warmup": lamb,
 }
+SGD = list(METHODS)[:4]
+# What a sweep tries, one after the other: a field of `Setup`, by the method that it is
+# for. What was picked holds for those behind it.
+SWEEPS = {
+    "sgd_rate": ("linear, gradual warmup", [0.005 * 2**n for n in range(7)]),
+    "lars_trust": ("LARS, gradual warmup", [0.0125 * 2**n for n in range(6)]),
+    "lamb_rate": ("LAMB, gradual warmup", [0.0005 * 2**n for n in range(6)]),
+}
+SWEEP_BATCHES = [
+    BASE_BATCH,
+    8 * BASE_BATCH,
+]  # the second only to see what it does there
 
 
 class Network(nn.Module):
-    """Dense layers without any normalization, for images of 8 x 8 pixels."""
+    """Dense layers, each normalized, for images of 8 x 8 pixels."""
 
     layers: int
     width: int
@@ -111,21 +124,25 @@ class Network(nn.Module):
         """Scores of the ten digits."""
         for _ in range(self.layers):
             dense = nn.Dense(self.width, kernel_init=nn.initializers.he_normal())
-            pixels = nn.relu(dense(pixels))
+            pixels = nn.relu(nn.LayerNorm()(dense(pixels)))
         return nn.Dense(10)(pixels)
 
 
 def load_images():
-    """Pixels and labels, each image in all its `SHIFTS`, to learn from and to test."""
+    """Pixels and labels by their use, each image in all its `SHIFTS`."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     images = np.float32(digits.images / 16)[order]
     wide = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     shifted = np.stack([wide[:, x : x + 8, y : y + 8] for x, y in SHIFTS], 1)
-    pixels = shifted.reshape(len(images) * len(SHIFTS), -1)
-    labels = np.int32(digits.target)[order].repeat(len(SHIFTS))
-    split = TRAIN * len(SHIFTS)
-    return (pixels[:split], labels[:split]), (pixels[split:], labels[split:])
+    shifted = shifted.reshape(len(images), len(SHIFTS), -1)
+    labels = np.int32(digits.target)[order, None].repeat(len(SHIFTS), 1)
+    cuts = [TRAIN, TRAIN + VALIDATION]
+    parts = (np.split(values, cuts) for values in (shifted, labels))
+    flat = (
+        (x.reshape(-1, x.shape[-1]), y.ravel()) for x, y in zip(*parts, strict=True)
+    )
+    return dict(zip(("train", "validation", "test"), flat, strict=True))
 
 
 def pick_rows(setup, batch, devices):
@@ -178,64 +195,102 @@ def make_training(network, optimizer, mesh):
     return jax.jit(jax.shard_map(train, mesh=mesh, in_specs=specs, out_specs=P()))
 
 
-def run_cell(setup, method, batch, mesh):
-    """Trains one cell; returns what its line says."""
+def run_cell(setup, method, batch, part, mesh):
+    """Trains one cell; returns what its line says of the images of a part."""
     start = time.perf_counter()
-    train, test = load_images()
+    images = load_images()
+    train, (pixels, labels) = images["train"], images[part]
     network = Network(setup.layers, setup.width)
     keys = jax.random.split(jax.random.key(0), setup.seeds)
-    weights = jax.vmap(network.init, (0, None))(keys, test[0][:1])
+    weights = jax.vmap(network.init, (0, None))(keys, pixels[:1])
     rows = pick_rows(setup, batch, mesh.size)
     spread = NamedSharding(mesh, P(None, None, "batch"))
     rows = jax.make_array_from_callback(rows.shape, spread, rows.__getitem__)
     training = make_training(network, METHODS[method](setup, batch), mesh)
     weights, losses = jax.device_get(training(*jax.device_get((weights, *train)), rows))
-    logits = jax.vmap(network.apply, (0, None))(weights, test[0])
-    errors = 100 * (logits.argmax(-1) != test[1]).mean(-1)
+    logits = jax.vmap(network.apply, (0, None))(weights, pixels)
+    errors = 100 * (logits.argmax(-1) != labels).mean(-1)
     return {
         "setup": asdict(setup),
         "method": method,
         "batch": batch,
+        "part": part,
         "errors": [round(float(error), 3) for error in errors],
         "last_losses": [float(loss) for loss in losses[-1]],
         "seconds": round(time.perf_counter() - start, 1),
     }
 
 
-def finished(file, setup):
-    """The lines of a file that are of this setup, by method and batch."""
-    if not file.exists():
-        return {}
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    kept = [line for line in lines if line["setup"] == asdict(setup)]
-    return {(line["method"], line["batch"]): line for line in kept}
+class Results:
+    """The cells of a file, which grows as more are asked for."""
+
+    def __init__(self, file, mesh):
+        self.file, self.mesh = file, mesh
+        lines = file.read_text().splitlines() if file.exists() else []
+        self.cells = [json.loads(line) for line in lines]
+
+    def errors(self, setup, method, batch, part="test"):
+        """Of each seed, in percent; trained now if the file does not know them."""
+        if batch == BASE_BATCH and method in SGD:
+            method = SGD[0]  # Nothing to scale, nothing to warm up: the same training.
+        asked = dict(setup=asdict(setup), method=method, batch=batch, part=part)
+        known = (cell for cell in self.cells if asked.items() <= cell.items())
+        cell = next(known, None)
+        if cell is None:
+            cell = run_cell(setup, method, batch, part, self.mesh)
+            self.cells.append(cell)
+            if smddp_jax.rank() == 0:
+                with self.file.open("a") as file:
+                    file.write(json.dumps(cell) + "\n")
+        return np.array(cell["errors"])
 
 
-def as_table(cells, batches):
-    """Mean and deviation over the seeds, as Markdown; how many seeds broke, if any."""
-    rows = ["| | " + " | ".join(str(batch) for batch in batches) + " |"]
-    rows.append("|---" * (len(batches) + 1) + "|")
-    for method in METHODS:
-        row = [method]
-        for batch in batches:
-            errors = np.array(cells[method, batch]["errors"])
-            broke = int((errors > BROKEN).sum())
-            text = f"{errors.mean():.2f} ± {errors.std(ddof=1):.2f}"
-            row.append(f"{text} ({broke} broke)" if broke else text)
-        rows.append("| " + " | ".join(row) + " |")
-    return "\n".join(rows)
+def as_text(errors):
+    """Mean and deviation over the seeds; how many seeds broke, if any."""
+    broke = int((errors > BROKEN).sum())
+    text = f"{errors.mean():.2f} ± {errors.std(ddof=1):.2f}"
+    return f"{text} ({broke} broke)" if broke else text
 
 
-def draw(cells, batches, target):
+def as_table(rows, batches):
+    """Markdown of rows of errors, by their names."""
+    lines = [["", *map(str, batches)], ["---"] * (len(batches) + 1)]
+    lines += [[str(name), *map(as_text, errors)] for name, errors in rows.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sweep(setup, results, progress):
+    """Picks what `SWEEPS` names by the validation images; returns that setup.
+
+    The smallest value whose mean is within a deviation of the best one at `BASE_BATCH`:
+    as large as needed there, and no larger, since scaling multiplies it.
+    """
+    for field, (method, values) in SWEEPS.items():
+        rows = {}
+        for value in progress(values, field):
+            tried = replace(setup, **{field: value})
+            rows[value] = [
+                results.errors(tried, method, batch, "validation")
+                for batch in SWEEP_BATCHES
+            ]
+        best = min((errors[0] for errors in rows.values()), key=np.mean)
+        enough = best.mean() + best.std(ddof=1)
+        pick = next(value for value in values if rows[value][0].mean() <= enough)
+        setup = replace(setup, **{field: pick})
+        if smddp_jax.rank() == 0:
+            print(as_table(rows, SWEEP_BATCHES), f"{field}: {pick}", sep="\n\n")
+    return setup
+
+
+def draw(rows, batches, target):
     """Errors over batch sizes. Like figures give the same file."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log")
-    for method in METHODS:
-        errors = np.array([cells[method, batch]["errors"] for batch in batches])
-        middle, spread = errors.mean(1), errors.std(1, ddof=1)
+    for method, errors in rows.items():
+        middle, spread = np.mean(errors, 1), np.std(errors, 1, ddof=1)
         axes.errorbar(batches, middle, spread, marker="o", markersize=3, label=method)
     axes.set_xticks(batches, [str(batch) for batch in batches], minor=False)
     axes.set_xticks([], minor=True)
@@ -257,22 +312,22 @@ def main():
     parser.add_argument("--seeds", type=int, default=Setup.seeds)
     parser.add_argument("--results", type=Path, default=Path("large_batch.jsonl"))
     parser.add_argument("--plot", type=Path, default=Path("large_batch.svg"))
+    parser.add_argument("--sweep", action="store_true", help="pick rates, no more")
     args = parser.parse_args()
 
     smddp_jax.init()
     smddp_jax.install()
-    mesh = Mesh(np.array(jax.devices()), ("batch",))
+    results = Results(args.results, Mesh(np.array(jax.devices()), ("batch",)))
     setup = Setup(epochs=args.epochs, seeds=args.seeds)
-    cells = finished(args.results, setup)
-    wanted = [(method, batch) for batch in args.batches for method in METHODS]
-    missing = [cell for cell in wanted if cell not in cells]
-    shown = smddp_jax.rank() == 0
-    for method, batch in tqdm(missing, "cells", disable=not shown):
-        cells[method, batch] = run_cell(setup, method, batch, mesh)
-        if shown:
-            with args.results.open("a") as file:
-                file.write(json.dumps(cells[method, batch]) + "\n")
-    if shown:
+    progress = partial(tqdm, disable=smddp_jax.rank() > 0)
+    if args.sweep:
+        sweep(setup, results, progress)
+        return
+    cells = {}
+    for batch in progress(args.batches, "batches"):
+        for method in METHODS:
+            cells.setdefault(method, []).append(results.errors(setup, method, batch))
+    if smddp_jax.rank() == 0:
         print(as_table(cells, args.batches))
         draw(cells, args.batches, args.plot)
 

@@ -248,13 +248,14 @@ def run_launched(
     *arguments: object,
     processes: int = 1,
     devices: int = 8,
+    env: Mapping[str, str] | None = None,
     seconds: float = 170,
 ) -> str:
     """Runs a script under `smddp-jax run`; it must return 0. Returns what it wrote."""
     launcher = ["-P", "-m", "smddp_jax", "run", "-n", str(processes)]
     done = subprocess.run(
         [sys.executable, *launcher, str(script), *map(str, arguments)],
-        env=environment(devices),
+        env=environment(devices, env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
