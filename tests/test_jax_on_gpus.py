@@ -13,4 +13,4 @@ pytestmark = [pytest.mark.ours, pytest.mark.any_jax]
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_on_cpus(case: Case, tmp_path: Path) -> None:
-    run(case, tmp_path, devices=[])
+    run(case, tmp_path, gpus=0)

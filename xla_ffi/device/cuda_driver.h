@@ -43,6 +43,7 @@ std::string CudaVersion(int version);
 
 // Makes a GPU's context this thread's, and then what it was before: another GPU's, or
 // none. Selecting a GPU by its ordinal would make a context on GPU 0 on the way back.
+// Where it can't, the call that it is for fails, and says why.
 class CudaScope {
  public:
   CudaScope(const CudaDriver& driver, CUcontext context) : driver_(driver) {

@@ -53,7 +53,7 @@ prepare_jax() {
 }
 
 through_jax() {
-  PYTHONPATH="$folder/site" "$python" -P tests/jax_on_gpus.py
+  PYTHONPATH="$folder/site" "$python" tests/jax_on_gpus.py
 }
 
 part 'kernels, and the class that calls them' "$gpu_check" || (($? != no_gpu)) || exit $no_gpu

@@ -13,10 +13,10 @@
 #include <bit>
 #include <thread>
 
-#include "tests/device/gpu_contract.h"
 #include "tests/cuda/bandwidth.h"
 #include "tests/cuda/correctness.h"
 #include "tests/cuda/timing.h"
+#include "tests/device/gpu_contract.h"
 
 namespace smddp::device::testing {
 namespace {
@@ -114,11 +114,12 @@ int TimeStreams() {
   return 0;
 }
 
+// A kernel that is watched may have to end before the next one of its process starts:
+// only ranks in processes of their own can wait for each other.
 bool RunSmall() {
-  const bool promises = Run({"contract"}) == 0;
   std::printf("| ranks | kernels | queued calls |\n|---|---|---|\n");
   std::fflush(stdout);
-  return RunRanks("small-rank", {0, 0}) && promises;
+  return RunRanks("small-rank", {0, 0});
 }
 
 bool RunAll() {
