@@ -168,5 +168,7 @@ int Main(const std::string& what, char** arguments) {
 }  // namespace smddp::device::testing
 
 int main(int argc, char** argv) {
+  // Streams that wait for each other must not share one of the GPU's queues.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*replace=*/0);
   return smddp::device::testing::Main(argc > 1 ? argv[1] : "", argv + 2);
 }
