@@ -11,6 +11,15 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
 
+// That has elements: it is known by its address.
+const void* FirstResult(const GpuCall& call) {
+  size_t first = 0;
+  const auto visit = [&](const Piece& piece) { first = piece.tensor; };
+  call.signature->space.ForEachPiece({0, std::min<size_t>(call.signature->bytes(), 1)},
+                                     visit);
+  return call.to[first];
+}
+
 }  // namespace
 
 GpuEngine::GpuEngine(Engine& engine, device::Gpus& gpus) : engine_(engine), gpus_(gpus) {
@@ -88,7 +97,7 @@ Status GpuEngine::Prepare(const GroupPointer& group) {
 
 template <typename Put>
 Status GpuEngine::Run(int ordinal, const GroupPointer& group, const GpuCall& call,
-                      Put put) {
+                      device::StreamHandle stream, Put put) {
   SMDDP_RETURN_IF_ERROR(Prepare(group));
   auto device = DeviceOf(ordinal);
   SMDDP_RETURN_IF_ERROR(device.status());
@@ -96,24 +105,23 @@ Status GpuEngine::Run(int ordinal, const GroupPointer& group, const GpuCall& cal
   SMDDP_RETURN_IF_ERROR(queue.status());
   HostGroup* const host = GroupOf(group);
   calls_.fetch_add(1, std::memory_order_relaxed);
-  const Status status = put(**queue, [&](device::StreamHandle stream) {
-    return host->Enqueue(*device, call, stream);
-  });
+  const Status status = put(
+      **queue, [&](device::StreamHandle on) { return host->Enqueue(*device, call, on); });
   WakeWatchdog();
-  return Tell(status);
+  return Tell(status, **queue, stream);
 }
 
 Status GpuEngine::AllReduce(int ordinal, const GroupPointer& group, const GpuCall& call,
                             device::StreamHandle stream) {
-  return Run(ordinal, group, call, [&](GpuQueue& queue, const auto& enqueue) {
+  return Run(ordinal, group, call, stream, [&](GpuQueue& queue, const auto& enqueue) {
     return queue.Run(stream, enqueue);
   });
 }
 
 Status GpuEngine::Start(int ordinal, const GroupPointer& group, const GpuCall& call,
                         device::StreamHandle stream) {
-  return Run(ordinal, group, call, [&](GpuQueue& queue, const auto& enqueue) {
-    return queue.Start(call.to[0], stream, enqueue);
+  return Run(ordinal, group, call, stream, [&](GpuQueue& queue, const auto& enqueue) {
+    return queue.Start(FirstResult(call), stream, enqueue);
   });
 }
 
@@ -121,7 +129,7 @@ Status GpuEngine::Done(int ordinal, const std::string& label, const void* result
                        device::StreamHandle stream) {
   auto queue = QueueOf(ordinal);
   SMDDP_RETURN_IF_ERROR(queue.status());
-  return Tell((*queue)->Done(label, result, stream));
+  return Tell((*queue)->Done(label, result, stream), **queue, stream);
 }
 
 void GpuEngine::NoteFailure(HostGroup& group, const Status& why) {
@@ -139,6 +147,16 @@ Status GpuEngine::Tell(const Status& status) {
     return untold.message() == status.message();
   });
   return status;
+}
+
+// XLA ends a run that fails and takes its buffers back: not before what uses them is
+// over.
+Status GpuEngine::Tell(const Status& status, GpuQueue& queue,
+                       device::StreamHandle stream) {
+  const Status told = Tell(status);
+  if (told.ok()) return told;
+  [[maybe_unused]] const Status held = queue.FollowAll(stream);
+  return told;
 }
 
 Status GpuEngine::TakeUntold() {
@@ -205,11 +223,15 @@ void GpuEngine::WakeWatchdog() {
 
 void GpuEngine::Watch() {
   while (!stopping_.load()) {
+    // Asked first: what ended since is still looked at.
+    const bool any = in_flight() > 0;
     const auto now = Deadline::Clock::now();
     for (HostGroup* group : groups()) group->Look(now);
     std::unique_lock lock(watch_mutex_);
-    watch_.wait_for(lock, kTick, [&] { return stopping_.load(); });
-    if (in_flight() > 0) continue;
+    if (any) {
+      watch_.wait_for(lock, kTick, [&] { return stopping_.load(); });
+      continue;
+    }
     // Who enqueues now finds us asleep and wakes us.
     watching_.store(false);
     if (in_flight() > 0) continue;

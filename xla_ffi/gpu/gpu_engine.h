@@ -76,10 +76,12 @@ class GpuEngine {
   void NoteFailure(HostGroup& group, const Status& why);
   // Enqueues a call by put(queue, enqueue).
   template <typename Put>
-  Status Run(int ordinal, const GroupPointer& group, const GpuCall& call, Put put);
+  Status Run(int ordinal, const GroupPointer& group, const GpuCall& call,
+             device::StreamHandle stream, Put put);
   Status Aborted(const std::string& reason) const;
   // What the caller of a collective is told.
   Status Tell(const Status& status);
+  Status Tell(const Status& status, GpuQueue& queue, device::StreamHandle stream);
   void WakeWatchdog();
   void Watch();
   uint64_t in_flight() const;

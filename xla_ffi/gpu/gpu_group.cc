@@ -95,15 +95,21 @@ Status GpuGroup::EnqueueOverHosts(const GpuCall& call, const std::vector<Tensor>
   const DType partial = setup_.group.ranks == 1 ? s.dtype : PartialType(s.dtype, s.op);
   const Kind there{s.dtype, partial};
   const Kind back{partial, s.dtype};
+  // Both ways in the same pieces, of tensors whose results have the user's type.
+  const Kind pieces{s.dtype, s.dtype};
   const device::Group& group = setup_.group;
   for (const auto& some :
-       CutIntoCalls(group, Algorithm::kReduceScatter, there, tensors)) {
+       CutIntoCalls(group, Algorithm::kReduceScatter, pieces, tensors)) {
     SMDDP_RETURN_IF_ERROR(
         Reduce(call, there, MakeReduceScatter(group, ++number_, there, some, setup_.part),
                stream));
-    NetworkLeg::Part part{setup_.part, PartElements(there, some, group.ranks, group.rank),
-                          partial,     s.op,
-                          s.wire,      call.label};
+    NetworkLeg::Part part;
+    part.data = setup_.part;
+    part.elements = PartElements(there, some, group.ranks, group.rank);
+    part.dtype = partial;
+    part.op = s.op;
+    part.wire = s.wire;
+    part.label = call.label;
     SMDDP_RETURN_IF_ERROR(setup_.leg->Enqueue(part, stream));
     auto gather = MakeAllGather(group, ++number_, back, setup_.part, some);
     SMDDP_RETURN_IF_ERROR(gather.status());

@@ -53,6 +53,12 @@ Status GpuQueue::Done(const std::string& label, const void* result,
   return gpu_.Follow(stream, ours);
 }
 
+Status GpuQueue::FollowAll(device::StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  if (order_ == nullptr || stream == last_) return {};
+  return gpu_.Follow(stream, order_);
+}
+
 Result<device::StreamHandle> GpuQueue::TakeStream() {
   if (free_.empty()) return gpu_.NewStream();
   const device::StreamHandle stream = free_.back();

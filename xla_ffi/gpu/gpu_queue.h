@@ -34,6 +34,8 @@ class GpuQueue {
   Status Start(const void* result, device::StreamHandle stream, const Enqueue& enqueue);
   // Holds `stream` back until what was started for `result` is done.
   Status Done(const std::string& label, const void* result, device::StreamHandle stream);
+  // Holds `stream` back until all that was enqueued is done.
+  Status FollowAll(device::StreamHandle stream);
 
  private:
   Status RunLocked(device::StreamHandle stream, const Enqueue& enqueue);
