@@ -45,7 +45,7 @@ class Setup:
     seeds: int = 5
     layers: int = 4
     width: int = 128
-    sgd_rate: float = 0.01  # each for batches of BASE_BATCH, as picked by a sweep
+    sgd_rate: float = 0.04  # each for batches of BASE_BATCH, as picked by a sweep
     lars_trust: float = 0.05
     lamb_rate: float = 0.004
     decay: float = 1e-4

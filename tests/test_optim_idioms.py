@@ -172,3 +172,17 @@ def test_orbax(both, tmp_path) -> None:
     assert jax.tree.structure(restored) == jax.tree.structure(saved)
     went_on, _ = train(optimizer, gradients(2), restored)
     same(went_on, jax.tree.map(lambda u: u[2:], whole), rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_updates_have_the_dtype_of_the_gradients(both, dtype: str) -> None:
+    make, rate = both
+    weights = jax.tree.map(lambda w: jnp.asarray(w, dtype), WEIGHTS)
+    optimizer = make(rate)
+
+    def update(now):
+        return optimizer.update(now, optimizer.init(weights), weights)[0]
+
+    rows = jax.tree.map(lambda w: jnp.stack([w] * DEVICES), weights)
+    updates = jax.eval_shape(jax.vmap(update, axis_name="i"), rows)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(updates)} == {dtype}

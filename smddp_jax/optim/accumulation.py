@@ -35,6 +35,10 @@ def multi_steps(
       optimizer: what is run once per update.
       every_k_schedule: micro-steps per update, or a function of the updates so far.
       **options: as for `optax.MultiSteps`.
+
+    Returns:
+      An `optax.MultiSteps`: its state is `optax.MultiStepsState`, and its updates are
+      zeros until one is due.
     """
     return _OncePerUpdate(optimizer, every_k_schedule, **options)
 

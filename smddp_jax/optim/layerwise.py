@@ -25,7 +25,9 @@ def lars(
     eps: float = 0.0,
     mask: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """LARS: momentum SGD with a rate per layer (You et al. 2017, arXiv 1708.03888).
+    """LARS: momentum SGD with a rate per layer.
+
+    Algorithm 1 of You et al. 2017 (arXiv 1708.03888).
 
     As `optax.lars`, with one mask for decay and trust ratio that leaves out biases and
     norms: they get the plain momentum step. A weight of norm zero has trust ratio 1, so
@@ -46,6 +48,9 @@ def lars(
       mask: True for the leaves to decay and to adapt; a tree or a function of one, by
         default `weight_decay_mask`. `optax.inject_hyperparams` must be told that a
         function is no schedule: `static_args="mask"`.
+
+    Returns:
+      A chain of optax's; its updates have the gradients' shapes and types.
     """
     mask = weight_decay_mask if mask is None else mask
     return optax.chain(
@@ -65,7 +70,9 @@ def lamb(
     eps: float = 1e-6,
     mask: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """LAMB: Adam with a rate per layer (You et al. 2019, arXiv 1904.00962).
+    """LAMB: Adam with a rate per layer.
+
+    Algorithm 2 of You et al. 2019 (arXiv 1904.00962).
 
     As `optax.lamb`, with one mask for decay and trust ratio: what it leaves out gets
     the plain Adam step. Zeros are handled as in `lars`.
@@ -79,6 +86,9 @@ def lamb(
       mask: True for the leaves to decay and to adapt; a tree or a function of one, by
         default `weight_decay_mask`. `optax.inject_hyperparams` must be told that a
         function is no schedule: `static_args="mask"`.
+
+    Returns:
+      A chain of optax's; its updates have the gradients' shapes and types.
     """
     mask = weight_decay_mask if mask is None else mask
     return optax.chain(

@@ -17,6 +17,13 @@ def weight_decay_mask(params: Any) -> Any:
     decay no BatchNorm parameter). Left out is what has at most one dimension, and what
     is called bias, scale, beta, gamma or offset, or stands in something called a norm,
     also when layers are stacked.
+
+    Args:
+      params: weights as nested dicts, lists, `flax.nnx` states and the like: arrays, or
+        what else has `ndim`.
+
+    Returns:
+      A bool for every leaf, in the same tree.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf.ndim > 1 and not _NOT_WEIGHTS.search(_words(path)),

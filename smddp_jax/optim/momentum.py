@@ -39,6 +39,10 @@ def scale_by_momentum_correction(
       make: makes the optimizer of a rate, such as `optax.lars`.
       learning_rate: rate or schedule. After a rate of zero the velocity starts anew.
 
+    Returns:
+      A transformation whose updates are those of the optimizer, in the types of the
+      gradients, and whose state is a `MomentumCorrectionState`.
+
     Raises:
       ValueError: at `init`, when the optimizer has no velocity (`optax.TraceState`) or
         one that does not depend on the rate.
@@ -63,11 +67,17 @@ def scale_by_momentum_correction(
             state.inner_state, rate / jnp.where(old == 0, rate, old)
         )
         optimizer = optax.with_extra_args_support(make(rate))
-        updates, inner = optimizer.update(updates, inner, params, **extra_args)
+        new, after = optimizer.update(updates, inner, params, **extra_args)
+        # The rate, a float32 array, widens 16-bit gradients and their velocity.
+        updates, inner = _cast(new, updates), _cast(after, inner)
         count = optax.safe_increment(state.count)
         return updates, MomentumCorrectionState(count, rate, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _cast(tree: Any, like: Any) -> Any:
+    return jax.tree.map(lambda new, old: new.astype(old.dtype), tree, like)
 
 
 def _is_trace(node: Any) -> bool:

@@ -55,7 +55,8 @@ def gradient_noise_scale(
     Args:
       reduce: what averages the gradients, such as `all_reduce_gradients(axis)`.
       axis_name: the axis it averages over, of two devices or more.
-      local_batch: examples per device.
+      local_batch: examples per device in one update: with `multi_steps`, those of all
+        its micro-batches.
       decay: of the moving averages.
 
     Returns:
@@ -125,6 +126,9 @@ def suggested_batch(state: Any, multiple_of: int = 1) -> int:
       state: a `GradientNoiseScaleState`, or an optimizer's state that has one in it.
       multiple_of: the batch is rounded to a multiple of this, such as the number of
         devices, and is not below it.
+
+    Returns:
+      A number of examples, over all devices.
 
     Raises:
       ValueError: there is no such state, or no estimate yet.

@@ -19,6 +19,9 @@ def linear_scaling(base_lr: float, base_batch: float, global_batch: float) -> fl
       base_lr: a rate that is right for SGD with `base_batch`.
       base_batch: that batch, over all devices.
       global_batch: the batch that is used, over all devices.
+
+    Raises:
+      ValueError: a batch is not positive.
     """
     _check_batches(base_batch, global_batch)
     return base_lr * global_batch / base_batch
@@ -28,7 +31,7 @@ def sqrt_scaling(base_lr: float, base_batch: float, global_batch: float) -> floa
     """The rate grows with the square root of the batch: for Adam and its kin.
 
     The rule follows from the noise of adaptive methods (Malladi et al. 2022, arXiv
-    2205.10287); LAMB's authors use it too. Arguments as in `linear_scaling`.
+    2205.10287); LAMB's authors use it too. Arguments and errors as in `linear_scaling`.
     """
     _check_batches(base_batch, global_batch)
     return base_lr * (global_batch / base_batch) ** 0.5
@@ -50,6 +53,13 @@ def gradual_warmup_schedule(
       warmup_steps: length; 0 leaves `after` alone. Goyal et al. take 5 epochs.
       after: the schedule as it would be without warmup: it counts from the start of
         training, not from the end of the warmup. `peak_value` for good by default.
+
+    Returns:
+      A schedule: of a step, an int or a traced int32 scalar, it makes the rate, a
+      float32 scalar.
+
+    Raises:
+      ValueError: `warmup_steps` is negative.
     """
     _check_warmup(warmup_steps)
     ramp = optax.linear_schedule(init_value, peak_value, max(warmup_steps, 1))
@@ -65,7 +75,8 @@ def constant_warmup_schedule(
     """`init_value` for `warmup_steps`, then `after` (Goyal et al. 2.2).
 
     It helps when the first layers are pre-trained; on ImageNet from scratch it did not
-    (25.9 % error, gradual 23.7 %). Arguments as in `gradual_warmup_schedule`.
+    (25.9 % error, gradual 23.7 %). Arguments, result and errors as in
+    `gradual_warmup_schedule`.
     """
     _check_warmup(warmup_steps)
     low = optax.constant_schedule(init_value)
@@ -94,6 +105,12 @@ def goyal_schedule(
       decay_epochs: where the rate is multiplied by `decay_rate`, from the start of
         training on: the warmup counts too.
       decay_rate: the factor.
+
+    Returns:
+      A schedule, as in `gradual_warmup_schedule`.
+
+    Raises:
+      ValueError: a batch is not positive, or the warmup negative.
     """
     peak = linear_scaling(base_lr, base_batch, global_batch)
     steps = {round(epoch * steps_per_epoch): decay_rate for epoch in decay_epochs}
