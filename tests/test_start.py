@@ -97,6 +97,25 @@ def test_in_the_body_of_a_loop(world: World) -> None:
         assert under_way(world, f, ROWS) == (2, 2, 0)
 
 
+def test_a_done_comes_behind_what_the_program_puts_before_it(line: World) -> None:
+    """XLA would end it at once: it needs nothing but its start."""
+
+    def f(x):
+        first, second = psum_start(x, "i"), psum_start(x + 1, "i")
+        x = lax.sort(jnp.sin(x))
+        ended = first.done(), second.done()
+        return *ended, lax.sort(jnp.cos(x))
+
+    lowered = line.mapped(f).lower(line.put(ROWS))
+    operands = re.findall(r"@smddp_all_reduce_done\((.*?)\)", lowered.as_text())
+    assert [len(each.split(", ")) for each in operands] == [4, 3], operands
+    main = lowered.compile().as_text().partition("\nENTRY")[2]
+    order = re.findall(r" (sort)\(|smddp_all_reduce_(start|done)", main)
+    before = ["".join(each) for each in order]
+    before = before[: before.index("done")]
+    assert "sort" in before and before.count("start") == 2, order
+
+
 @pytest.mark.parametrize("transform", ["grad", "jvp", "linearize", "checkpoint"])
 def test_derivatives_are_those_of_psum(world: World, transform: str) -> None:
     def through(reduce):

@@ -17,6 +17,7 @@ from typing import Any
 
 from jax.interpreters.mlir import ir
 
+from smddp_jax.collectives.behind import hold_back
 from smddp_jax.collectives.numbering import (
     CONFIG,
     DONE,
@@ -45,8 +46,11 @@ def settle_starts(module: Any) -> None:
         return
     reliable = not unsafe_calls(module)
     with module.context, ir.Location.unknown(module.context):
-        for start in starts:
-            _settle(start, reliable)
+        kept = [_settle(start, reliable) for start in starts]
+        for start, done in filter(None, kept):
+            # Where the program has not said itself what comes before it.
+            if len(done.operands) == 2 * len(done.results):
+                hold_back(start, done)
 
 
 def unsafe_calls(module: Any) -> list[str]:
@@ -73,16 +77,15 @@ def _walk(op: Any) -> Iterator[Any]:
         yield from _walk(child)
 
 
-def _settle(start: Any, reliable: bool) -> None:
+def _settle(start: Any, reliable: bool) -> tuple[Any, Any] | None:
+    """Lets a start be one, and returns it with its done, or makes a psum of it."""
     count = _count(start)
     sums, kept = [*start.results][:count], len(start.results) > count  # By an export
     users = {use.owner.operation for each in sums for use in each.uses}
     dones = [user for user in users if target_of(user) == DONE]
     sizes = [ir.RankedTensorType(each.type).shape for each in sums]
     if reliable and any(0 not in size for size in sizes) and len(users) == 1 and dones:
-        if not kept:
-            _keep(start, dones[0])
-        return
+        return None if kept else (_keep(start, dones[0]), dones[0])
     for done in dones:
         for result, value in zip(done.results, sums, strict=True):
             result.replace_all_uses_with(value)
@@ -93,10 +96,11 @@ def _settle(start: Any, reliable: bool) -> None:
         "output_operand_aliases": ir.ArrayAttr.get([]),
     }
     _rewrite(start, attributes, 1)
+    return None
 
 
-def _keep(start: Any, done: Any) -> None:
-    """Lets `start` return its arguments, too, for `done` to take."""
+def _keep(start: Any, done: Any) -> Any:
+    """`start`, which now returns its arguments, too, for `done` to take."""
     count = _count(start)
     aliases = [_lies_in(operand=n, result=count + n) for n in range(count)]
     attributes = {
@@ -113,6 +117,7 @@ def _keep(start: Any, done: Any) -> None:
             if target_of(use.owner) == DONE:
                 if use.operand_number >= 2 * len(use.owner.results):
                     use.owner.operands[use.operand_number] = passed
+    return kept
 
 
 def _count(start: Any) -> int:
