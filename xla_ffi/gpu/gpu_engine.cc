@@ -92,7 +92,9 @@ Status GpuEngine::Prepare(const GroupPointer& group) {
     const std::lock_guard lock(mutex_);
     SMDDP_RETURN_IF_ERROR(left_);
   }
-  return Tell(GroupOf(group)->Prepare());
+  const Status prepared = GroupOf(group)->Prepare();
+  if (!prepared.ok()) Forget(prepared);
+  return prepared;
 }
 
 template <typename Put>
@@ -140,20 +142,18 @@ void GpuEngine::NoteFailure(HostGroup& group, const Status& why) {
   untold_.push_back(why);
 }
 
-Status GpuEngine::Tell(const Status& status) {
-  if (status.ok()) return TakeUntold();
+void GpuEngine::Forget(const Status& told) {
   const std::lock_guard lock(untold_mutex_);
-  std::erase_if(untold_, [&](const Status& untold) {
-    return untold.message() == status.message();
-  });
-  return status;
+  std::erase_if(untold_,
+                [&](const Status& untold) { return untold.message() == told.message(); });
 }
 
 // XLA ends a run that fails and takes its buffers back: not before what uses them is
 // over.
 Status GpuEngine::Tell(const Status& status, GpuQueue& queue,
                        device::StreamHandle stream) {
-  const Status told = Tell(status);
+  if (!status.ok()) Forget(status);
+  const Status told = status.ok() ? TakeUntold() : status;
   if (told.ok()) return told;
   [[maybe_unused]] const Status held = queue.FollowAll(stream);
   return told;

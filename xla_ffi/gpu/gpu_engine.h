@@ -39,7 +39,8 @@ class GpuEngine {
   Result<int64_t> DeviceOf(int ordinal) const;
 
   using GroupPointer = std::shared_ptr<const Group>;
-  // Makes a group's memory with the peers, the first time; collective.
+  // Makes a group's memory with the peers, the first time; collective. Says nothing of
+  // other groups: a call that is not made leaves its peers alone.
   Status Prepare(const GroupPointer& group);
   // Every error here may also be one that an earlier call left: results come before it is
   // known what became of them.
@@ -79,8 +80,9 @@ class GpuEngine {
   Status Run(int ordinal, const GroupPointer& group, const GpuCall& call,
              device::StreamHandle stream, Put put);
   Status Aborted(const std::string& reason) const;
-  // What the caller of a collective is told.
-  Status Tell(const Status& status);
+  // The caller of a collective has been told.
+  void Forget(const Status& told);
+  // What the caller of a collective is told: how it began, or what an earlier one left.
   Status Tell(const Status& status, GpuQueue& queue, device::StreamHandle stream);
   void WakeWatchdog();
   void Watch();
