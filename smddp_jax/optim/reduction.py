@@ -117,6 +117,8 @@ def all_reduce_gradients(
 ) -> optax.GradientTransformation:
     """Averages or sums gradients over a mapped axis: the first of a chain.
 
+    It is the aggregation of Goyal et al. 4, in buckets, in one order on all processes.
+
     Every gradient must be that of this device's own loss. Inside `jax.shard_map` with
     type checking, gradients of replicated weights arrive summed over the axis already
     (their type says so): those are divided and not reduced again. Leaves that vary over
