@@ -87,11 +87,10 @@ class Contract {
     }
     return true;
   }
-  // Whether the word stays as it is for a while.
-  static bool Stays(uint64_t* word) {
-    const uint64_t before = Load(word);
+  // Whether the word still has `value` after a while.
+  static bool Stays(uint64_t* word, uint64_t value) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    return Load(word) == before;
+    return Load(word) == value;
   }
 
   void Finish(StreamHandle stream) {
@@ -130,10 +129,10 @@ class Contract {
     Do(gpu_->AwaitAtLeast(word, 5, first_));
     Do(gpu_->Write(done, 2, first_));
     Expect(Comes(done, 1), "what is there already is not waited for");
-    Expect(Stays(done), "AwaitAtLeast() holds its stream up");
+    Expect(Stays(done, 1), "AwaitAtLeast() holds its stream up");
     Finish(second_);
     Store(word, 4);
-    Expect(Stays(done), "AwaitAtLeast() waits for all of the value");
+    Expect(Stays(done, 1), "AwaitAtLeast() waits for all of the value");
     Store(word, 7);
     Expect(Comes(done, 2), "AwaitAtLeast() lets go at more than the value");
   }
@@ -154,7 +153,7 @@ class Contract {
     Do(gpu_->CallHost(pass, &gate, first_));
     Do(gpu_->CallHost(pass, &gate, first_));
     Do(gpu_->Write(done, 1, first_));
-    Expect(Stays(done), "CallHost() holds its stream up");
+    Expect(Stays(done, 0), "CallHost() holds its stream up");
     gate.open = true;
     Expect(Comes(done, 1) && gate.calls == 2, "CallHost() calls each function once");
   }
@@ -167,7 +166,7 @@ class Contract {
     Do(gpu_->Follow(second_, first_));
     Do(gpu_->AwaitAtLeast(after, 1, first_));
     Do(gpu_->Write(done, 1, second_));
-    Expect(Stays(done), "a stream waits for the one that it follows");
+    Expect(Stays(done, 0), "a stream waits for the one that it follows");
     Store(before, 1);
     Expect(Comes(done, 1), "but for nothing that came there later");
     Store(after, 1);
@@ -266,7 +265,7 @@ class Contract {
     uint64_t* const done = Word();
     Sum(pair, 0, 1, tensor);
     Do(gpu_->Write(done, 1, first_));
-    Expect(Stays(done), "a kernel waits for its peers");
+    Expect(Stays(done, 0), "a kernel waits for its peers");
     Watch* const watch = pair.groups[0].watch;
     Store(&watch->abort, 1);
     Expect(Comes(done, 1), "a kernel that is told to gives up");
