@@ -116,6 +116,28 @@ def test_a_done_comes_behind_what_the_program_puts_before_it(line: World) -> Non
     assert "sort" in before and before.count("start") == 2, order
 
 
+def test_what_goes_on_behind_a_start_is_tied_to_it(line: World) -> None:
+    """So that a compiler that orders it keeps it there: a chain, and a side of it."""
+
+    def f(x):
+        x = lax.sort(x)
+        start, side = psum_start(jnp.sin(x), "i"), x * 3
+        return lax.sort(jnp.cos(x)) + side, start.done()
+
+    line.each(f, ROWS)[1].close(
+        np.tile(np.sin(ROWS).sum(0), (8, 1)), rtol=1e-5, atol=1e-5
+    )
+    text = line.mapped(f).lower(line.put(ROWS)).as_text()
+    start, barrier = re.search(
+        r"(%\w+):2 = stablehlo.custom_call @smddp_all_reduce_start.*\n"
+        r" *(%\w+):2 = stablehlo.optimization_barrier %\w+, \1#1",
+        text,
+    ).groups()
+    behind = text[text.index("optimization_barrier") :]
+    assert re.search(rf"cosine {barrier}#0", behind), text
+    assert re.search(rf"multiply {barrier}#0", behind), text
+
+
 @pytest.mark.parametrize("transform", ["grad", "jvp", "linearize", "checkpoint"])
 def test_derivatives_are_those_of_psum(world: World, transform: str) -> None:
     def through(reduce):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps XLA from ending a sum before what the program has put between start and done.
+"""Keeps the order in which the program has put the two halves of a sum.
 
-To XLA a done needs its start alone, so it may put one right behind the other, where
-nothing overlaps. So a done gets more operands, which nobody reads: the results of what
-stands between the two and takes its time.
+To XLA a done needs its start alone, and nothing else needs either: it may put one right
+behind the other, where nothing overlaps. So a done gets more operands, which nobody
+reads: the results of what stands between the two and takes its time. And what goes on
+behind a start is tied to it by a barrier. XLA drops those for GPUs when it has put
+everything in order; for CPUs before, where the order comes from the data at run time.
 """
 
 from __future__ import annotations
@@ -49,25 +51,84 @@ def hold_back(start: Any, done: Any) -> None:
     done.erase()
 
 
+def go_on_behind(start: Any) -> None:
+    """Puts the work that stands behind `start` in its block behind it."""
+    ops = [op.operation for op in start.block.operations]
+    at = ops.index(start)
+    first = max((n + 1 for n in range(at) if target_of(ops[n]) == START), default=0)
+    place = {op: n for n, op in enumerate(ops)}
+    later = {
+        value: uses
+        for op in _worked(ops[first:at])
+        for value in op.results
+        if (uses := [use for use in value.uses if _place(use.owner, place) > at])
+    }
+    needed = _sources(start, set(ops[first:at]))
+    tied = [value for value in later if value.owner.operation not in needed] or [
+        *later
+    ][-1:]
+    if not tied:
+        return
+    passed = start.results[len(start.results) // 2]
+    with ir.InsertionPoint(ops[at + 1]):
+        barrier = ir.Operation.create(
+            "stablehlo.optimization_barrier",
+            results=[each.type for each in (*tied, passed)],
+            operands=[*tied, passed],
+            loc=start.location,
+        )
+    for value, now in zip(tied, barrier.results, strict=False):
+        for use in later[value]:
+            use.owner.operands[use.operand_number] = now
+
+
+def _place(op: Any, place: dict[Any, int]) -> int:
+    """Where in its block stands what `op` is, or is in."""
+    op = op.operation
+    while op not in place:
+        op = op.parent.operation
+    return place[op]
+
+
+def _sources(op: Any, among: set[Any]) -> set[Any]:
+    """What of `among` is needed for `op`."""
+    found: set[Any] = set()
+    left = [op]
+    while left:
+        owners = {
+            getattr(each.owner, "operation", None) for each in left.pop().operands
+        }
+        left += [owner for owner in owners & among if owner not in found]
+        found |= owners & among
+    return found
+
+
 def _between(start: Any, done: Any) -> list[Any]:
     block = [op.operation for op in start.block.operations]
     return block[block.index(start) + 1 : block.index(done)]
 
 
 def _results_of(ops: Sequence[Any]) -> list[Any]:
-    """What of the work of `ops`, and of what follows from it, only others use."""
-    within, worked = set(ops), set()
+    """What of the work of `ops` only others use."""
+    within = set(ops)
     found = []
-    for op in ops:
-        target = target_of(op)
-        sources = {getattr(each.owner, "operation", None) for each in op.operands}
-        if target == DONE or not (op.name in _WORK or sources & worked):
-            continue
-        worked.add(op)
+    for op in _worked(ops):
         # Of a start only what it passes on: its sums are not there yet.
-        values = op.results[len(op.results) // 2 :] if target == START else op.results
+        started = target_of(op) == START
+        values = op.results[len(op.results) // 2 :] if started else op.results
         found += [each for each in values if _is_for_others(each, within)]
     return found
+
+
+def _worked(ops: Sequence[Any]) -> list[Any]:
+    """What of `ops` takes its time, or needs what does; no dones."""
+    found: dict[Any, None] = {}
+    for op in ops:
+        sources = {getattr(each.owner, "operation", None) for each in op.operands}
+        works = op.name in _WORK or not sources.isdisjoint(found)
+        if works and target_of(op) != DONE:
+            found[op] = None
+    return list(found)
 
 
 def _is_for_others(value: Any, within: set[Any]) -> bool:

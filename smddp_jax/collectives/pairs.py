@@ -17,7 +17,7 @@ from typing import Any
 
 from jax.interpreters.mlir import ir
 
-from smddp_jax.collectives.behind import hold_back
+from smddp_jax.collectives.behind import go_on_behind, hold_back
 from smddp_jax.collectives.numbering import (
     CONFIG,
     DONE,
@@ -51,6 +51,7 @@ def settle_starts(module: Any) -> None:
             # Where the program has not said itself what comes before it.
             if len(done.operands) == 2 * len(done.results):
                 hold_back(start, done)
+            go_on_behind(start)
 
 
 def unsafe_calls(module: Any) -> list[str]:
