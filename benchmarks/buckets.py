@@ -3,7 +3,8 @@
 
 Prints Markdown. The step is the gradient of a network of 24 dense layers; exposed is
 what the step takes longer with its gradients reduced than without. Two ranks on one
-host, on two hosts, and on two hosts at 1 Gbit/s (network namespaces, which need root).
+host, on two hosts, and on two hosts at 1 and 2 Gbit/s: network namespaces, which need
+root, and each with its share of the cores.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -51,6 +53,7 @@ class Place:
 PLACES = (
     Place("one host"),
     Place("two hosts, links as they are", 2),
+    Place("two hosts at 2 Gbit/s", 2, "2gbit"),
     Place("two hosts at 1 Gbit/s", 2, "1gbit"),
 )
 
@@ -61,7 +64,8 @@ def study(places: Sequence[Place] = PLACES) -> str:
     lines = [
         f"`python benchmarks/buckets.py`: {LAYERS} layers of {WIDTH} x {WIDTH}, "
         f"{size:.0f} MiB of float32 gradients, {BATCH} rows per rank, 2 ranks of one "
-        f"device; medians of {ITERATIONS} steps in turns, quartiles.\n",
+        f"device, each host with its share of {os.cpu_count()} cores; medians of "
+        f"{ITERATIONS} steps in turns, quartiles.\n",
         "| where | gradients | step ms | q1-q3 | exposed ms |",
         "|---|---|---|---|---|",
     ]
@@ -89,7 +93,8 @@ def _rows(place: Place, seconds: dict[str, np.ndarray[Any, Any]]) -> list[str]:
 def _measure(place: Place) -> dict[str, np.ndarray[Any, Any]]:
     """Seconds of each step: of the rank that took longest."""
     with tempfile.TemporaryDirectory(prefix="smddp-buckets-") as folder:
-        program = ["-P", str(Path(__file__).resolve()), "--rank", folder]
+        file, hosts = str(Path(__file__).resolve()), str(place.hosts)
+        program = ["-P", file, "--rank", folder, hosts]
         job = Job(program=program, processes=2, devices_per_process=1)
         if not place.hosts:
             code = run_job(job)
@@ -107,8 +112,11 @@ def _measure(place: Place) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.max([rank[name] for rank in ranks], axis=0) for name in ranks[0]}
 
 
-def run_rank(folder: str) -> None:
+def run_rank(folder: str, hosts: int) -> None:
     """Times the steps on one rank, together with the other."""
+    if hosts:  # Lest one computes on the other's cores, and keeps it waiting.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[int(os.environ["SMDDP_RANK"]) :: hosts] or cores)
     smddp_jax.init()
     mesh = Mesh(np.array(jax.devices()), (AXIS,))
     batch = place_rows(mesh, (BATCH, WIDTH), _rows_of)
@@ -185,6 +193,6 @@ def _check(got: Any, want: Any, name: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        run_rank(sys.argv[2])
+        run_rank(sys.argv[2], int(sys.argv[3]))
     else:
         print(study())
