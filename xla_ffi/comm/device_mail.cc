@@ -35,12 +35,12 @@ Result<MeshMessage> DeviceMail::Await(uint64_t group, int process, uint64_t valu
                                       const LocalMesh& mesh, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto found = messages_.find({group, process, value});
-    if (found != messages_.end()) return found->second;
     if (const auto failed = failures_.find(group); failed != failures_.end()) {
       return Status(StatusCode::kAborted, mesh.Describe(failed->second.process) +
                                               " reported: " + failed->second.why);
     }
+    const auto found = messages_.find({group, process, value});
+    if (found != messages_.end()) return found->second;
     if (const auto lost = mesh.Lost(process)) {
       return Status(StatusCode::kPeerLost, mesh.Describe(process) + " " + *lost);
     }

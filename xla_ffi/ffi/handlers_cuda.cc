@@ -41,9 +41,10 @@ Status Prepare(CudaOp& op, int32_t ordinal) {
   return (*gpus)->Prepare(*group);
 }
 
+// Where XLA does not say yet on which GPU this is, the first call prepares the group.
 ffi::Error Initialize(CudaOp* op, int32_t ordinal, ffi::RemainingArgs,
                       ffi::RemainingRets) {
-  return ToError(Prepare(*op, ordinal));
+  return ordinal < 0 ? ffi::Error::Success() : ToError(Prepare(*op, ordinal));
 }
 
 // Gives a call to `enqueue`, a method of GpuEngine.

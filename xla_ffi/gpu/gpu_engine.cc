@@ -100,16 +100,19 @@ Status GpuEngine::Prepare(const GroupPointer& group) {
 template <typename Put>
 Status GpuEngine::Run(int ordinal, const GroupPointer& group, const GpuCall& call,
                       device::StreamHandle stream, Put put) {
-  SMDDP_RETURN_IF_ERROR(Prepare(group));
   auto device = DeviceOf(ordinal);
   SMDDP_RETURN_IF_ERROR(device.status());
   auto queue = QueueOf(ordinal);
   SMDDP_RETURN_IF_ERROR(queue.status());
-  HostGroup* const host = GroupOf(group);
   calls_.fetch_add(1, std::memory_order_relaxed);
-  const Status status = put(
-      **queue, [&](device::StreamHandle on) { return host->Enqueue(*device, call, on); });
-  WakeWatchdog();
+  Status status = Prepare(group);
+  if (status.ok()) {
+    HostGroup* const host = GroupOf(group);
+    status = put(**queue, [&](device::StreamHandle on) {
+      return host->Enqueue(*device, call, on);
+    });
+    WakeWatchdog();
+  }
   return Tell(status, **queue, stream);
 }
 
@@ -169,7 +172,7 @@ Status GpuEngine::TakeUntold() {
 
 void GpuEngine::Abort(const std::string& reason) {
   for (HostGroup* group : groups()) {
-    if (group->in_flight() > 0) group->Fail(Aborted(reason), /*tell=*/true);
+    if (group->in_flight() > 0) group->Fail(Aborted(reason), HostGroup::Tell::kAll);
   }
 }
 
@@ -185,8 +188,12 @@ void GpuEngine::Leave(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     left_ = Aborted(reason);
   }
-  // The peers hear of it when we say goodbye.
-  for (HostGroup* group : groups()) group->Fail(Aborted(reason), /*tell=*/false);
+  // The peers hear of it when we say goodbye, and may need what we have sent till then.
+  for (HostGroup* group : groups()) {
+    const bool idle = group->in_flight() == 0;
+    group->Fail(Aborted(reason),
+                idle ? HostGroup::Tell::kNobody : HostGroup::Tell::kOtherHosts);
+  }
   WakeWatchdog();
   watchdog_.Join();
 }

@@ -40,8 +40,9 @@ Status HostGroup::Prepare() {
     made_ = true;
     const Status made = Make();
     ready_.store(made.ok());
-    if (!made.ok()) Fail(made, /*tell=*/true);
+    if (!made.ok()) Fail(made, Tell::kAll);
   }
+  LookAtPeers();
   return failure();
 }
 
@@ -113,7 +114,7 @@ Result<std::unique_ptr<NetworkLeg>> HostGroup::MakeLeg(device::Gpu& gpu, uint32_
     LookAtGpus();
     return failure();
   };
-  context.fail = [this](const Status& why) { Fail(why, /*tell=*/true); };
+  context.fail = [this](const Status& why) { Fail(why, Tell::kAll); };
   return NetworkLeg::Make(std::move(context),
                           context_.engine->settings().gpu_staging_bytes / kRingShare);
 }
@@ -132,12 +133,11 @@ Status HostGroup::MeetHosts(const Status& mine) {
 
 Status HostGroup::Enqueue(int64_t device, const GpuCall& call,
                           device::StreamHandle stream) {
-  if (failed_.load() || LookAtPeers()) return failure();
   for (const Local& local : locals_) {
     if (local.device != device) continue;
     const Status enqueued = local.gpu->Enqueue(call, stream);
     // Where a kernel is missing, those of the peers would wait for it.
-    if (!enqueued.ok()) Fail(enqueued, /*tell=*/true);
+    if (!enqueued.ok()) Fail(enqueued, Tell::kAll);
     return enqueued;
   }
   return Status(StatusCode::kInvalidArgument,
@@ -150,7 +150,7 @@ Status HostGroup::failure() const {
   return failure_;
 }
 
-void HostGroup::Fail(const Status& why, bool tell) {
+void HostGroup::Fail(const Status& why, Tell whom) {
   {
     const std::lock_guard lock(failure_mutex_);
     if (!failure_.ok()) return;
@@ -161,8 +161,9 @@ void HostGroup::Fail(const Status& why, bool tell) {
   if (ready_.load()) {
     for (const Local& local : locals_) local.gpu->Abort();
   }
-  if (!tell) return;
-  TellFailure(*context_.engine, id_, Peers(), why.message());
+  if (whom == Tell::kAll) TellFailure(*context_.engine, id_, Peers(), why.message());
+  if (whom == Tell::kNobody) return;
+  // What is under way to other hosts comes back at once, here and there.
   for (const Local& local : locals_) {
     if (local.gpu->leg() == nullptr) continue;
     context_.engine->FailGroup(local.gpu->leg()->rail(), why.message());
@@ -191,7 +192,7 @@ void HostGroup::Look(Deadline::Clock::time_point now) {
 bool HostGroup::LookAtGpus() {
   for (const Local& local : locals_) {
     const auto gave_up = local.gpu->gave_up();
-    if (gave_up) Fail(WhyGaveUp(local, *gave_up), /*tell=*/true);
+    if (gave_up) Fail(WhyGaveUp(local, *gave_up), Tell::kAll);
   }
   return failed_.load();
 }
@@ -199,19 +200,17 @@ bool HostGroup::LookAtGpus() {
 bool HostGroup::HearPeers() {
   if (const auto told = context_.engine->device_mail().FailureOf(id_)) {
     Fail(Status(StatusCode::kAborted, NameOf(told->process) + " reported: " + told->why),
-         /*tell=*/false);
+         Tell::kOtherHosts);
   }
   return failed_.load();
 }
 
-// Before a call that needs all of them.
-bool HostGroup::LookAtPeers() {
+// Whether all are there, before something that needs them.
+void HostGroup::LookAtPeers() {
   const uint64_t news = context_.engine->device_mail().news();
-  if (news_seen_.exchange(news) == news || HearPeers()) return failed_.load();
-  if (const std::string lost = Lost(); !lost.empty()) {
-    Fail(Status(StatusCode::kPeerLost, lost), /*tell=*/true);
-  }
-  return failed_.load();
+  if (failed_.load() || news_seen_.exchange(news) == news || HearPeers()) return;
+  const std::string lost = Lost();
+  if (!lost.empty()) Fail(Status(StatusCode::kPeerLost, lost), Tell::kAll);
 }
 
 void HostGroup::LookAtTime(Local& local, Deadline::Clock::time_point now) {
@@ -225,7 +224,7 @@ void HostGroup::LookAtTime(Local& local, Deadline::Clock::time_point now) {
   const std::string lost = waited < kLostSeconds ? "" : Lost();
   if (!lost.empty()) {
     const std::string text = lost + " (in " + local.gpu->DescribeStarted() + ")";
-    return Fail(Status(StatusCode::kPeerLost, text), /*tell=*/true);
+    return Fail(Status(StatusCode::kPeerLost, text), Tell::kAll);
   }
   const double slack = places_.hosts() > 1 ? kNetworkSeconds : 0;
   const double over = waited - context_.engine->settings().timeout_seconds - slack;
@@ -235,7 +234,7 @@ void HostGroup::LookAtTime(Local& local, Deadline::Clock::time_point now) {
   if (over < kAnswerSeconds) return;
   Fail(Status(StatusCode::kDeadline,
               WaitedIn(local.gpu->DescribeStarted()) + ", for its GPU or its network"),
-       /*tell=*/true);
+       Tell::kAll);
 }
 
 std::string HostGroup::WaitedIn(const std::string& call) const {

@@ -38,13 +38,16 @@ class HostGroup {
   HostGroup(std::shared_ptr<const Group> group, Context context);
 
   // Makes it, together with the other processes; who calls meanwhile waits for that.
+  // Later it only says whether the group can go on, which is to be asked before each
+  // call.
   Status Prepare();
   // On a stream of the device's GPU, with its queue locked.
   Status Enqueue(int64_t device, const GpuCall& call, device::StreamHandle stream);
   // Ok, or why the group is at an end.
   Status failure() const;
-  // Ends the group, and tells the peers unless they know.
-  void Fail(const Status& why, bool tell);
+  // Ends the group, and tells those peers who do not know.
+  enum class Tell { kNobody, kOtherHosts, kAll };
+  void Fail(const Status& why, Tell whom);
   // Looks for what went wrong. The watchdog calls it while something is in flight.
   void Look(Deadline::Clock::time_point now);
   uint64_t in_flight() const;
@@ -67,11 +70,10 @@ class HostGroup {
                                   const GpuGroup::Room& room);
   Result<std::unique_ptr<NetworkLeg>> MakeLeg(device::Gpu& gpu, uint32_t rank);
   Status MeetHosts(const Status& mine);
-  // Whether the group has failed by now: by what a kernel says, or a peer, or since a
-  // peer is gone.
+  // Whether the group has failed by now: by what a kernel says, or a peer.
   bool LookAtGpus();
   bool HearPeers();
-  bool LookAtPeers();
+  void LookAtPeers();
   void LookAtTime(Local& local, Deadline::Clock::time_point now);
   std::string WaitedIn(const std::string& call) const;
   Status WhyGaveUp(const Local& local, const device::GaveUp& gave_up) const;

@@ -62,10 +62,7 @@ class Trade {
     message.value = m;
     const Offer offer{bytes_, *handle};
     std::memcpy(message.text, &offer, sizeof(offer));
-    for (const int process : others_) {
-      SMDDP_RETURN_IF_ERROR(engine_.mesh()->Send(process, message));
-    }
-    return {};
+    return TellAll(engine_, {others_.begin(), others_.end()}, message);
   }
 
   // All members' memory as `gpu` sees it.
@@ -125,6 +122,18 @@ Result<MappedMemory> TradeMemory(Engine& engine, uint64_t id,
   auto mapped = trade.Run(deadline);
   if (!mapped.ok()) TellFailure(engine, id, trade.others(), mapped.status().message());
   return mapped;
+}
+
+Status TellAll(Engine& engine, const std::vector<int>& processes,
+               const MeshMessage& message) {
+  for (const int process : processes) {
+    const Status sent = engine.mesh()->Send(process, message);
+    if (sent.ok()) continue;
+    return Status(StatusCode::kPeerLost,
+                  engine.mesh()->Describe(process) +
+                      " cannot be told of GPU memory: " + sent.message());
+  }
+  return {};
 }
 
 void TellFailure(Engine& engine, uint64_t id, const std::vector<int>& processes,

@@ -33,6 +33,10 @@ Result<MappedMemory> TradeMemory(Engine& engine, uint64_t id,
                                  const std::vector<MemoryMember>& members, size_t bytes,
                                  const Deadline& deadline);
 
+// Sends a message to other processes of this host.
+Status TellAll(Engine& engine, const std::vector<int>& processes,
+               const MeshMessage& message);
+
 // Tells the other processes of the host among `processes` that what `id` names failed.
 void TellFailure(Engine& engine, uint64_t id, const std::vector<int>& processes,
                  const std::string& why);

@@ -57,11 +57,10 @@ Status TellCount(Engine& engine, uint64_t count) {
   message.group = TrialId();
   message.value = kCount;
   std::memcpy(message.text, &count, sizeof(count));
-  for (const int process : ProcessesHere(engine)) {
-    if (engine.mesh() == nullptr || process == engine.mesh()->process()) continue;
-    SMDDP_RETURN_IF_ERROR(engine.mesh()->Send(process, message));
-  }
-  return {};
+  std::vector<int> others = ProcessesHere(engine);
+  if (others.size() == 1) return {};
+  std::erase(others, engine.mesh()->process());
+  return TellAll(engine, others, message);
 }
 
 }  // namespace

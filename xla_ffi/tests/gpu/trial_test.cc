@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tests/gpu/gpu_job.h"
 
 namespace smddp {
@@ -21,6 +24,16 @@ std::vector<Status> TryAll(GpuJob& job, std::vector<int> ordinals = {}) {
     tried[static_cast<size_t>(p)] = TryGpus(job.job().engine(p), job.gpus(p), ordinals);
   });
   return tried;
+}
+
+// Who has all that it needs itself hears of the others' failure a moment later.
+Status AwaitFailure(GpuJob& job, int process) {
+  Status prepared;
+  for (int i = 0; i < 3000 && prepared.ok(); ++i) {
+    prepared = job.engine(process).Prepare(job.job().group(process));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return prepared;
 }
 
 TEST(GpuTrial, SucceedsWhereGpusReachEachOther) {
@@ -61,17 +74,53 @@ TEST(GpuTrial, SaysThatAGpuIsNotThere) {
 
 TEST(GpuTrial, AGroupWhoseMemoryCannotBeMappedIsAnErrorForAll) {
   GpuJob job({2, 1}, ShortSettings());
+  GpuReduction reduction = MakeReduction(job, kFloatSum, {10}, 1);
   job.gpus(0).RefusePeers();
+  std::vector<Status> first(2), second(2);
   job.EachProcess([&](int p) {
-    GpuReduction reduction = MakeReduction(job, kFloatSum, {10}, 1);
-    for (int again = 0; again < 2; ++again) {
-      const Status status = job.engine(p).AllReduce(
-          0, job.job().group(p), reduction.Call(size_t(p)), job.stream(p, 0));
-      // Who has mapped everything before the other says no hears of it a moment later.
-      if (p == 1 && status.ok()) continue;
-      EXPECT_NE(status.message().find("peer access"), std::string::npos)
-          << status.message();
-    }
+    const auto run = [&] {
+      return job.engine(p).AllReduce(0, job.job().group(p), reduction.Call(size_t(p)),
+                                     job.stream(p, 0));
+    };
+    first[size_t(p)] = run();
+    // Who has mapped everything before the other says no hears of it a moment later.
+    job.gpus(p).FinishAll();
+    second[size_t(p)] = run();
+  });
+  for (const Status& status : {first[0], second[0], second[1]}) {
+    EXPECT_NE(status.message().find("peer access"), std::string::npos)
+        << status.message();
+  }
+}
+
+TEST(GpuTrial, AProcessThatIsGoneIsNamed) {
+  GpuJob job({2, 1}, ShortSettings());
+  job.Kill(1);
+  const Status tried = TryGpus(job.job().engine(0), job.gpus(0), {});
+  EXPECT_EQ(tried.code(), StatusCode::kPeerLost);
+  EXPECT_NE(tried.message().find("rank 1"), std::string::npos) << tried.message();
+}
+
+TEST(GpuTrial, AProcessThatMakesNoGroupIsNamedAtTheDeadline) {
+  Settings settings = ShortSettings();
+  settings.timeout_seconds = 1;
+  GpuJob job({2, 1}, settings);
+  const Status prepared = job.engine(0).Prepare(job.job().group(0));
+  EXPECT_EQ(prepared.code(), StatusCode::kDeadline);
+  EXPECT_NE(prepared.message().find("rank 1"), std::string::npos) << prepared.message();
+  // Who comes too late hears of it.
+  const Status late = AwaitFailure(job, 1);
+  EXPECT_EQ(late.code(), StatusCode::kAborted);
+  EXPECT_NE(late.message().find("rank 0"), std::string::npos) << late.message();
+}
+
+TEST(GpuTrial, AHostThatCannotPrepareIsAnErrorOnTheOthers) {
+  GpuJob job({4, 1, 2}, ShortSettings());
+  job.gpus(2).RefusePeers();
+  job.EachProcess([&](int p) {
+    const Status prepared = AwaitFailure(job, p);
+    EXPECT_FALSE(prepared.ok()) << "rank " << p;
+    EXPECT_NE(prepared.code(), StatusCode::kDeadline) << prepared.message();
   });
 }
 
