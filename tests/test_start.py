@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,7 @@ import pytest
 from failing import all_raise, nothing_lingers
 from jax import export, lax
 from jax.sharding import PartitionSpec as P
-from ranks import run_alone, run_ranks
+from ranks import environment, run_alone, run_ranks
 from world import HOWS, World
 
 pytestmark = pytest.mark.ours
@@ -378,6 +380,22 @@ def test_a_wire_that_does_not_fit_is_refused(line: World) -> None:
             lambda x: psum_start(x.astype(jnp.int32), "i", wire_dtype="f16").done(),
             ROWS,
         )
+
+
+def test_xla_sums_where_the_engine_is_missing() -> None:
+    program = (
+        "import sys; sys.modules['smddp_jax._core'] = None; import jax, smddp_jax; "
+        "f = lambda x: smddp_jax.psum_start(x, 'i').done(); "
+        "print(jax.pmap(f, 'i')(jax.numpy.ones(8))[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(8, {"SMDDP_FALLBACK": "1"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "8.0\n", done.stderr
 
 
 @pytest.mark.parametrize("devices", [1, 2])

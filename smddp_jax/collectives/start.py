@@ -46,7 +46,8 @@ def psum_start(x: Any, axis_name: AxisName, *, wire_dtype: Any = None) -> Starte
 
     What the program computes between the two, and what does not need the sum, overlaps
     the communication. Any number of sums may be under way, and end in any order. Until
-    its done, a sum holds both the memory of `x` and of the result.
+    its done, a sum holds both the memory of `x` and of the result; an `x` that is an
+    argument of the program, or that is needed otherwise, is copied first.
 
     It is a sum like every other where XLA runs it, where the done stands elsewhere than
     the start (across the border of a `jax.jit`, a loop or a branch), where the program
