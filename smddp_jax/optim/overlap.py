@@ -5,7 +5,7 @@ The loss is traced once and played again with the weights of each bucket passing
 the first of them is used, through an identity whose derivative is the reduction. The
 backward pass walks that program from its end, so the reduction stands right behind what
 makes the last gradient of the bucket. There it only starts; all of them end behind the
-last gradient. So nothing that XLA has yet to compute waits for one, nor is the memory of
+last gradient. So nothing that XLA has yet to compute waits for one. Nor is the memory of
 one given to what it has yet to compute, which would make that wait, too.
 """
 
