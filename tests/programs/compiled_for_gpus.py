@@ -3,11 +3,15 @@
 
 XLA's compiler for GPUs, of JAX's CUDA plugin, looks our calls up among its handlers and
 runs their stage `instantiate`. Needs neither a GPU nor a driver.
+
+The argument names the program: one with `calls` of every kind, or one in which
+`gradients` of a few layers are reduced in buckets.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -49,13 +53,29 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
 
-def step(w: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
-    gradients = x @ w
-    started = smddp_jax.psum_start([gradients, gradients * 2], "i")
-    y = jnp.tanh(x @ w.T)
+def square(spec: P) -> jax.ShapeDtypeStruct:
+    sharding = NamedSharding(mesh, spec)
+    return jax.ShapeDtypeStruct((512, 512), np.float32, sharding=sharding)
+
+
+def calls(weights: list[jax.Array], x: jax.Array) -> tuple[jax.Array, ...]:
+    product = x @ weights[0]
+    started = smddp_jax.psum_start([product, product * 2], "i")
+    y = jnp.tanh(x @ weights[1])
     total = lax.psum(y, "i"), lax.pmax(y.astype(jnp.bfloat16), "i")
     first, second = started.done()
     return first + second, *total
+
+
+def gradients(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+        return jnp.mean(x**2)
+
+    one_weight = 4 * 512 * 512
+    made = smddp_jax.optim.value_and_grad(loss, "i", bucket_bytes=one_weight)
+    return made(weights, x)[1]
 
 
 join()
@@ -66,13 +86,7 @@ gpus = topologies.get_topology_desc(
     "four", "cuda", topology="1x1x4", target_config=H100
 ).devices
 mesh = Mesh(np.array(gpus), ("i",))
-
-
-def square(spec: P) -> jax.ShapeDtypeStruct:
-    sharding = NamedSharding(mesh, spec)
-    return jax.ShapeDtypeStruct((256, 256), np.float32, sharding=sharding)
-
-
-outs = (P(), P(), P())
-mapped = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=outs)
-print(jax.jit(mapped).lower(square(P()), square(P("i"))).compile().as_text())
+step = {"calls": calls, "gradients": gradients}[sys.argv[1]]
+mapped = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
+arguments = [square(P()) for _ in range(4)], square(P("i"))
+print(jax.jit(mapped).lower(*arguments).compile().as_text())
