@@ -5,8 +5,8 @@ The loss is traced once and played again with the weights of each bucket passing
 the first of them is used, through an identity whose derivative is the reduction. The
 backward pass walks that program from its end, so the reduction stands right behind what
 makes the last gradient of the bucket. There it only starts; all of them end behind the
-last gradient. So nothing that XLA has yet to compute waits for one. Nor is the memory of
-one given to what it has yet to compute, which would make that wait, too.
+last gradient. So nothing that XLA has yet to compute waits for one. Nor is the memory
+of one given to what it has yet to compute, which would make that wait, too.
 """
 
 from __future__ import annotations
