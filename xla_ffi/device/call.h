@@ -35,8 +35,8 @@ struct Flags {
   // The latest meeting that block b of rank r has come to: [b][r], a Meeting. It only
   // grows, so that a flag left by an earlier call can never be taken for this one's.
   uint64_t met[kMaxBlocks][kMaxRanks];
-  // Not zero once this rank gave up a call: it then comes to no meeting any more, or its
-  // peers would take that for the one it missed.
+  // Not zero once this rank gave up a call: it then writes nothing to its peers any more,
+  // who would take its next meeting for the one it missed.
   uint64_t broken;
 };
 

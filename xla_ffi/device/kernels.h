@@ -43,6 +43,7 @@ class Collective {
   template <class Op>
   SMDDP_DEVICE void Reduce() const {
     Meetings<Exec> meetings(exec_, call_);
+    if (!meetings.MayBegin()) return Poison();
     Push();
     bool met = meetings.Meet(0);
     if (met && ends_with_results()) {
@@ -55,6 +56,7 @@ class Collective {
 
   SMDDP_DEVICE void AllGather() const {
     Meetings<Exec> meetings(exec_, call_);
+    if (!meetings.MayBegin()) return Poison();
     Spread();
     meetings.Meet(1) ? Collect() : Poison();
   }

@@ -20,10 +20,14 @@ template <class Exec>
 class Meetings {
  public:
   SMDDP_DEVICE Meetings(const Exec& exec, const Call& call)
-      : exec_(exec),
-        call_(call),
-        mine_(*call.flags[call.rank]),
-        broken_(Exec::LoadRelaxed(&mine_.broken) != 0) {}
+      : exec_(exec), call_(call), mine_(*call.flags[call.rank]) {}
+
+  // Same result on all threads of the block: false where this rank gave up a call before.
+  // It then comes to no meeting, and writes nothing to its peers: they may still read
+  // what that call left, since it met nobody there.
+  SMDDP_DEVICE bool MayBegin() const {
+    return exec_.AllOfBlock(Exec::LoadRelaxed(&mine_.broken) == 0);
+  }
 
   // Same result on all threads of the block: false where the call was given up.
   SMDDP_DEVICE bool Meet(uint32_t round) {
@@ -31,10 +35,10 @@ class Meetings {
     const uint64_t meeting = Meeting::Pack(call_.number, round, call_.tag);
     const uint32_t first = exec_.thread_in_block();
     const uint32_t step = exec_.threads_in_block();
-    for (uint32_t r = first; r < call_.ranks && !broken_; r += step) {
+    for (uint32_t r = first; r < call_.ranks; r += step) {
       Exec::StoreRelease(&call_.flags[r]->met[exec_.block()][call_.rank], meeting);
     }
-    bool all_came = !broken_;
+    bool all_came = true;
     for (uint32_t r = first; r < call_.ranks && all_came; r += step) {
       const uint64_t came = Await(&mine_.met[exec_.block()][r], meeting);
       // Who is behind this meeting has passed it: it found my tag to be its own.
@@ -70,7 +74,6 @@ class Meetings {
   const Exec& exec_;
   const Call& call_;
   Flags& mine_;
-  const bool broken_;
 };
 
 }  // namespace smddp::device

@@ -2,8 +2,10 @@
 // The protocol between ranks: calls one after the other, and calls that cannot end.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "tests/device/ranks.h"
@@ -184,6 +186,26 @@ TEST_F(DeviceAbort, WhoGaveUpComesToNoLaterMeeting) {
   EXPECT_EQ(gave_up.round, 0u);
   EXPECT_TRUE(Poisoned(0));
   EXPECT_TRUE(Poisoned(1));
+}
+
+// Its peers may still add up what they got before: rank 0, which gave up call 1, must not
+// write to the same half of their staging for call 3.
+TEST_F(DeviceAbort, WhoGaveUpWritesNothingToItsPeers) {
+  Enqueue(0, 1, Algorithm::kTwoShot);
+  {
+    auto gives_up = group_.Start(0);
+    group_.Abort(0);
+  }
+  const char* const theirs = group_.group(0).staging[1];
+  const std::string before(theirs, 2 * group_.group(0).half_bytes);
+  const Bytes other = Contributions(3, 0, kCount);
+  std::copy(other.begin(), other.end(), arrays_[0].from[0].data());
+  Enqueue(0, 3, Algorithm::kTwoShot);
+  {
+    auto later = group_.Start(0);
+  }
+  EXPECT_EQ(std::string(theirs, before.size()), before);
+  EXPECT_TRUE(Poisoned(0));
 }
 
 // Rank 2 calls something else. All see that by its flag, and nobody waits for the host.

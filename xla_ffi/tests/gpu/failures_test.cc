@@ -144,6 +144,7 @@ TEST(GpuFailures, ACallAfterTheLossFailsAtOnce) {
   if (status.ok()) status = AwaitUntold(job.engine(0));
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   ExpectWords(status, {"rank 1", "is gone"});
+  job.Finish();
 }
 
 TEST(GpuFailures, APeerThatHasFinishedMayLeave) {
@@ -260,6 +261,7 @@ TEST(GpuFailures, AnEngineThatAbortsEndsTheNetworkLeg) {
   EXPECT_TRUE(reduction.RightOrPoisoned(0, 2));
   const Status status = AllReduce(job, 1, reduction);
   ExpectWords(status.ok() ? AwaitUntold(job.engine(1)) : status, {"interrupted"});
+  job.Finish();
 }
 
 }  // namespace
