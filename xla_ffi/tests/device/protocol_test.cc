@@ -176,7 +176,9 @@ TEST_F(DeviceAbort, WhoGaveUpComesToNoLaterMeeting) {
       auto gives_up = group_.Start(0);
     }
     ExpectGaveUp(0, {1, 0, 2, false});
-    for (uint64_t met : group_.flags(1).met[0]) EXPECT_LE(Meeting::Order(met), 2u * 1);
+    for (uint64_t& met : group_.flags(1).met[0]) {
+      EXPECT_LE(Meeting::Order(HostExecution::LoadAcquire(&met)), 2u * 1);
+    }
     EXPECT_EQ(HostExecution::LoadAcquire(&group_.watch(1).gave_up), 0u);
     group_.Abort(1);
   }
