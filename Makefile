@@ -56,22 +56,23 @@ native-%: $(VENV)/.environment FORCE
 	cmake --build build/$*
 	ctest --test-dir build/$* --no-tests=error
 
-# The kernels for GPUs: built, which needs nvcc and no GPU.
+# The kernels for GPUs: built, which needs nvcc and no GPU. GPU_BUILD may also be the
+# folder of an install with CUDA=AUTO, which has them.
+GPU_BUILD ?= build/cuda
 gpu-build:
-	@mkdir -p build
-	cmake -S xla_ffi --preset cuda
-	cmake --build build/cuda --target gpu_check
+	test -e $(GPU_BUILD)/build.ninja || cmake -S xla_ffi --preset cuda
+	cmake --build $(GPU_BUILD) --target gpu_check
 
 # Looks at the code that nvcc made; cuobjdump comes from PyPI.
 gpu-code: gpu-build $(VENV)/.environment
 	$(PIP) install --group gpu
-	$(BIN)/python xla_ffi/tests/cuda/check_code.py build/cuda/device/libsmddp_device_kernels.a
+	$(BIN)/python xla_ffi/tests/cuda/check_code.py $(GPU_BUILD)/device/libsmddp_device_kernels.a
 
 # Runs them, on a GPU, then all of it through JAX: PYTHON's if that one has GPUs, else one
 # from PyPI in GPU_FOLDER.
 GPU_FOLDER ?= $(abspath build/gpu)
 gpu-check: gpu-build
-	xla_ffi/tests/cuda/check_all.sh $(abspath build/cuda/tests/cuda/gpu_check) \
+	xla_ffi/tests/cuda/check_all.sh $(abspath $(GPU_BUILD)/tests/cuda/gpu_check) \
 	  "$$(command -v $(PYTHON))" $(GPU_FOLDER)
 
 lint: install $(VENV)/.dev

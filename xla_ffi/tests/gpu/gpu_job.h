@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <random>
 #include <string>
@@ -223,5 +224,39 @@ inline GpuReduction MakeReduction(GpuJob& job, const Case& c, std::vector<size_t
 }
 
 constexpr Case kFloatSum{ReduceOp::kSum, DType::kF32, DType::kF32};
+
+inline std::deque<GpuReduction> ReductionsOfEveryType(GpuJob& job) {
+  std::deque<GpuReduction> reductions;
+  for (const Case& c : testing::UncastCases()) {
+    reductions.push_back(MakeReduction(job, c, {129, 1, 30}, reductions.size()));
+  }
+  return reductions;
+}
+
+// Up to several times what the staging takes, and the ring of pinned memory.
+inline std::deque<GpuReduction> ReductionsOfAnySize(GpuJob& job) {
+  std::deque<GpuReduction> reductions;
+  for (const size_t count : {1, 5, 4096, 70'001, 300'000, 0, 3}) {
+    reductions.push_back(MakeReduction(job, kFloatSum, {count, 3}, reductions.size()));
+  }
+  const Case halves{ReduceOp::kSum, DType::kBF16, DType::kBF16};
+  reductions.push_back(MakeReduction(job, halves, {200'001, 0, 7}, 99));
+  return reductions;
+}
+
+// Each GPU on a thread of its own; nobody waits in between.
+inline void RunAndCheck(GpuJob& job, std::deque<GpuReduction> reductions) {
+  job.EachGpu([&](int p, int o, size_t member) {
+    for (GpuReduction& reduction : reductions) {
+      const Status status = job.engine(p).AllReduce(
+          o, job.job().group(p), reduction.Call(member), job.stream(p, o));
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+  });
+  job.Finish();
+  for (const GpuReduction& reduction : reductions) {
+    reduction.Check(static_cast<size_t>(job.hosts()));
+  }
+}
 
 }  // namespace smddp

@@ -24,39 +24,14 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Hosts,
                                            Layout{3, 2, 3}, Layout{6, 1, 3}),
                          NameOf);
 
-void RunAndCheck(GpuJob& job, std::deque<GpuReduction>& reductions) {
-  job.EachGpu([&](int p, int o, size_t member) {
-    for (GpuReduction& reduction : reductions) {
-      const Status status = job.engine(p).AllReduce(
-          o, job.job().group(p), reduction.Call(member), job.stream(p, o));
-      ASSERT_TRUE(status.ok()) << status.message();
-    }
-  });
-  job.Finish();
-  for (const GpuReduction& reduction : reductions) {
-    reduction.Check(static_cast<size_t>(job.hosts()));
-  }
-}
-
 TEST_P(Hosts, ReduceEveryType) {
   GpuJob job(GetParam());
-  std::deque<GpuReduction> reductions;
-  for (const Case& c : testing::UncastCases()) {
-    reductions.push_back(MakeReduction(job, c, {129, 1, 30}, reductions.size()));
-  }
-  RunAndCheck(job, reductions);
+  RunAndCheck(job, ReductionsOfEveryType(job));
 }
 
-// Up to several times what the staging takes, and the ring of pinned memory.
 TEST_P(Hosts, ReduceAnySize) {
   GpuJob job(GetParam());
-  std::deque<GpuReduction> reductions;
-  for (const size_t count : {1, 5, 4096, 70'001, 300'000, 0, 3}) {
-    reductions.push_back(MakeReduction(job, kFloatSum, {count, 3}, reductions.size()));
-  }
-  const Case halves{ReduceOp::kSum, DType::kBF16, DType::kBF16};
-  reductions.push_back(MakeReduction(job, halves, {200'001, 0, 7}, 99));
-  RunAndCheck(job, reductions);
+  RunAndCheck(job, ReductionsOfAnySize(job));
 }
 
 TEST_P(Hosts, ManyCallsBackToBack) {
@@ -66,7 +41,7 @@ TEST_P(Hosts, ManyCallsBackToBack) {
     reductions.push_back(
         MakeReduction(job, kFloatSum, {static_cast<size_t>(1 + i * 397 % 5000)}, i));
   }
-  RunAndCheck(job, reductions);
+  RunAndCheck(job, std::move(reductions));
 }
 
 TEST_P(Hosts, StartsAndDones) {

@@ -23,31 +23,12 @@ INSTANTIATE_TEST_SUITE_P(Layouts, OneHost,
 
 TEST_P(OneHost, ReducesEveryType) {
   GpuJob job(GetParam());
-  std::deque<GpuReduction> reductions;
-  for (const Case& c : testing::UncastCases()) {
-    reductions.push_back(MakeReduction(job, c, {129, 1, 30}, reductions.size()));
-  }
-  job.EachProcess([&](int p) {
-    for (GpuReduction& reduction : reductions) Enqueue(job, p, reduction);
-  });
-  job.Finish();
-  for (const GpuReduction& reduction : reductions) reduction.Check(1);
+  RunAndCheck(job, ReductionsOfEveryType(job));
 }
 
-// Up to several times what the staging takes; nobody waits in between.
 TEST_P(OneHost, ReducesAnySize) {
   GpuJob job(GetParam());
-  std::deque<GpuReduction> reductions;
-  for (const size_t count : {1, 5, 4096, 70'001, 300'000, 0, 3}) {
-    reductions.push_back(MakeReduction(job, kFloatSum, {count, 3}, reductions.size()));
-  }
-  const Case halves{ReduceOp::kSum, DType::kBF16, DType::kBF16};
-  reductions.push_back(MakeReduction(job, halves, {200'001, 0, 7}, 99));
-  job.EachProcess([&](int p) {
-    for (GpuReduction& reduction : reductions) Enqueue(job, p, reduction);
-  });
-  job.Finish();
-  for (const GpuReduction& reduction : reductions) reduction.Check(1);
+  RunAndCheck(job, ReductionsOfAnySize(job));
 }
 
 TEST_P(OneHost, ManyCallsOnManyStreams) {
