@@ -59,8 +59,8 @@ class Meetings {
     for (uint32_t polls = 1;; ++polls) {
       const uint64_t came = Exec::LoadAcquire(flag);
       if (Meeting::Order(came) >= Meeting::Order(meeting)) return came;
-      if (polls % kPollsPerWatch == 0 && Exec::LoadRelaxed(&call_.watch->abort) != 0) {
-        return came;
+      if (polls % kPollsPerWatch == 0 && Exec::LoadAcquire(&call_.watch->abort) != 0) {
+        return Exec::LoadAcquire(flag);  // It may have come before the host said so.
       }
       Exec::Pause();
     }

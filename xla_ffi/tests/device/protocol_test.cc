@@ -91,6 +91,7 @@ TEST(DeviceProtocol, ManyCallsWithFiveThreadsInABlock) { RunManyCalls(3, 5, 50);
 class DeviceAbort : public ::testing::Test {
  protected:
   static constexpr size_t kCount = 100;
+  static constexpr uint32_t kBlocks = 2;
 
   DeviceAbort() : arrays_(3) {
     for (uint32_t r = 0; r < 3; ++r) {
@@ -102,14 +103,16 @@ class DeviceAbort : public ::testing::Test {
     group_.Enqueue(rank, SumFloats(),
                    MakeAllReduce(group_.group(rank), number, algorithm, kFloats,
                                  arrays_[rank].tensors),
-                   2);
+                   kBlocks);
   }
 
-  // Waits until block 0 of `rank` has come to a meeting, as `other` sees it.
+  // Waits until all blocks of `rank` have come to a meeting, as `other` sees it.
   void AwaitMeeting(uint32_t rank, uint32_t other, uint64_t meeting) {
-    uint64_t* const met = &group_.flags(other).met[0][rank];
-    while (Meeting::Order(HostExecution::LoadAcquire(met)) < meeting) {
-      std::this_thread::yield();
+    for (uint32_t block = 0; block < kBlocks; ++block) {
+      uint64_t* const met = &group_.flags(other).met[block][rank];
+      while (Meeting::Order(HostExecution::LoadAcquire(met)) < meeting) {
+        std::this_thread::yield();
+      }
     }
   }
 
@@ -150,7 +153,8 @@ TEST_F(DeviceAbort, EndsAWaitInTheSecondRound) {
   Bytes part(kCount * sizeof(float));
   group_.Enqueue(
       2, SumFloats(),
-      MakeReduceScatter(group_.group(2), 1, kFloats, arrays_[2].tensors, part.data()), 2);
+      MakeReduceScatter(group_.group(2), 1, kFloats, arrays_[2].tensors, part.data()),
+      kBlocks);
   {
     std::vector<std::unique_ptr<Stream>> running;
     for (uint32_t r = 0; r < 3; ++r) running.push_back(group_.Start(r));
