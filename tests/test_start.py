@@ -403,6 +403,7 @@ def test_few_devices(devices: int) -> None:
     assert "DONE" in run_alone("starts", "sums", devices=devices)
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("processes", "hosts", "devices"), [(2, 1, 1), (4, 1, 1), (2, 2, 1), (4, 2, 2)]
 )

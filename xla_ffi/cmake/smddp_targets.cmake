@@ -19,6 +19,23 @@ if(SMDDP_SANITIZE)
   endif()
 endif()
 
+# Parses headers once that most files include, in builds that nobody ships. The others find
+# out where an #include is missing.
+function(smddp_precompile target kind)
+  if(NOT SMDDP_PRECOMPILE)
+    return()
+  endif()
+  get_property(first GLOBAL PROPERTY smddp_precompiled_${kind})
+  if(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY smddp_precompiled_${kind} ${target})
+  target_precompile_headers(${target} PRIVATE ${ARGN} <algorithm> <chrono> <deque>
+    <functional> <map> <memory> <mutex> <optional> <string> <thread> <unordered_map>
+    <vector>)
+endfunction()
+
 # smddp_library(FOLDER SOURCES a.cc b.cc DEPS base plan)
 # Target smddp_FOLDER. Sources are listed by hand, so that a stray file is never
 # built by accident; a folder of headers alone becomes an interface target.
@@ -31,6 +48,7 @@ function(smddp_library folder)
     add_library(${target} STATIC ${ARG_SOURCES})
     target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}")
     target_link_libraries(${target} PRIVATE smddp_options PUBLIC Threads::Threads ${deps})
+    smddp_precompile(${target} library)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE "${PROJECT_SOURCE_DIR}")
@@ -50,6 +68,7 @@ function(smddp_test folder)
   add_executable(${target} ${ARG_SOURCES})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE smddp_${folder} smddp_options GTest::gtest_main)
+  smddp_precompile(${target} test <gtest/gtest.h>)
   add_test(NAME ${folder} COMMAND ${target})
   # Sanitized code runs several times slower; a hang must still end the run.
   set_tests_properties(${folder} PROPERTIES TIMEOUT 300 ENVIRONMENT
