@@ -6,7 +6,7 @@
 A network of dense layers learns scikit-learn's digits on all devices: for as many
 epochs with every batch size, by each of `METHODS`, with several seeds at once. Each
 finished cell is a line of a file and is not done again. In the end there are a table of
-errors in percent on the test images and a plot. Takes about ten minutes on two cores.
+errors in percent on the test images and a plot. Takes three minutes on two idle cores.
 
 `--sweep` is how the rates in `Setup` were picked, on other images than the test's.
 """
