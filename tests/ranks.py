@@ -229,18 +229,7 @@ def run_alone(
     """Runs one program in one process; it must return 0. Returns what it wrote."""
     command = [*prefix, sys.executable, str(PROGRAMS / f"{program}.py")]
     command += [str(argument) for argument in arguments]
-    done = subprocess.run(
-        command,
-        env=environment(devices, env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
+    return _run(command, environment(devices, env), seconds)
 
 
 def run_launched(
@@ -253,9 +242,15 @@ def run_launched(
 ) -> str:
     """Runs a script under `smddp-jax run`; it must return 0. Returns what it wrote."""
     launcher = ["-P", "-m", "smddp_jax", "run", "-n", str(processes)]
+    command = [sys.executable, *launcher, str(script), *map(str, arguments)]
+    return _run(command, environment(devices, env), seconds)
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], seconds: float) -> str:
+    """What a command that must return 0 wrote."""
     done = subprocess.run(
-        [sys.executable, *launcher, str(script), *map(str, arguments)],
-        env=environment(devices, env),
+        command,
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

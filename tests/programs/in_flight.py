@@ -14,11 +14,10 @@ import functools
 import itertools
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from member import join, say
+from member import join, say, say_raised
 
 rank, size = join()
 
@@ -89,7 +88,7 @@ def failed(error: Exception) -> None:
     count["errors"] += 1
     if first is None:
         first = error
-        say(f"RAISED {time.monotonic()} {' '.join(str(error).split())}")
+        say_raised(error)
 
 
 def judge() -> bool:

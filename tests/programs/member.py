@@ -8,6 +8,7 @@ the tests expect are JAX's.
 from __future__ import annotations
 
 import os
+import time
 
 import jax
 
@@ -34,3 +35,8 @@ def join(install: bool = True) -> tuple[int, int]:
 def say(text: str) -> None:
     """One line, at once, in one piece (the harness reads it while the job runs)."""
     os.write(1, f"{text}\n".encode())
+
+
+def say_raised(error: Exception) -> None:
+    """Says what was raised, and when, as `failing.py` reads it."""
+    say(f"RAISED {time.monotonic()} {' '.join(str(error).split())}")

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from member import join, say
+from member import join, say, say_raised
 
 rank, size = join()
 
@@ -185,7 +185,7 @@ def until_it_raises(step: Callable, arg: Any, wanted: np.ndarray) -> None:
         try:
             got = np.asarray(step(arg).addressable_shards[0].data[0])
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            say(f"RAISED {' '.join(str(error).split())}")
+            say_raised(error)
             break
         assert np.isnan(got).all() or (got == wanted).all(), got
     else:

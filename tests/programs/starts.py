@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from member import join, say
+from member import join, say, say_raised
 
 rank, size = join(install=False)
 
@@ -122,6 +122,6 @@ try:
 except (jax.errors.JaxRuntimeError, ValueError) as error:
     if "smddp_jax" not in str(error):
         raise
-    say(f"RAISED {time.monotonic()} {' '.join(str(error).split())}")
+    say_raised(error)
     raise
 say("DONE")

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-from member import join, say
+from member import join, say, say_raised
 
 rank, size = join()
 
@@ -120,6 +120,6 @@ except (jax.errors.JaxRuntimeError, ValueError) as error:
     # raises ValueError for the same error.
     if "smddp_jax" not in str(error):
         raise
-    say(f"RAISED {time.monotonic()} {' '.join(str(error).split())}")
+    say_raised(error)
     raise
 say("DONE")

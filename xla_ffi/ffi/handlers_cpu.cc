@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ffi/errors.h"
-#include "ffi/instantiate.h"
+#include "ffi/bindings.h"
 #include "ffi/registry.h"
 #include "ffi/work.h"
 #include "xla/ffi/api/ffi.h"
@@ -113,18 +113,10 @@ XLA_FFI_DEFINE_HANDLER(kReduceScatter, kInstantiate<Collective::kReduceScatter>,
                        Attributes());
 XLA_FFI_DEFINE_HANDLER(kAllGather, kInstantiate<Collective::kAllGather>, Attributes());
 
-auto Execution() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::State<CollectiveOp>>()
-      .Ctx<ffi::RunId>()
-      .Ctx<ffi::DeviceOrdinal>()
-      .RemainingArgs()
-      .RemainingRets();
-}
-
-XLA_FFI_DEFINE_HANDLER(kExecute, Execute, Execution());
-XLA_FFI_DEFINE_HANDLER(kStart, Start, Execution());
-XLA_FFI_DEFINE_HANDLER(kDone, Done, Execution());
+constexpr auto kExecution = Execution<CollectiveOp, ffi::RunId>;
+XLA_FFI_DEFINE_HANDLER(kExecute, Execute, kExecution());
+XLA_FFI_DEFINE_HANDLER(kStart, Start, kExecution());
+XLA_FFI_DEFINE_HANDLER(kDone, Done, kExecution());
 
 }  // namespace
 

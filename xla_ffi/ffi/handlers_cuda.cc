@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ffi/errors.h"
-#include "ffi/instantiate.h"
+#include "ffi/bindings.h"
 #include "ffi/registry.h"
 #include "ffi/work.h"
 #include "xla/ffi/api/ffi.h"
@@ -94,18 +94,10 @@ XLA_FFI_DEFINE_HANDLER(kInitialize, Initialize,
                            .RemainingArgs()
                            .RemainingRets());
 
-auto Execution() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::State<CudaOp>>()
-      .Ctx<ffi::PlatformStream<void*>>()
-      .Ctx<ffi::DeviceOrdinal>()
-      .RemainingArgs()
-      .RemainingRets();
-}
-
-XLA_FFI_DEFINE_HANDLER(kExecute, Execute, Execution());
-XLA_FFI_DEFINE_HANDLER(kStart, Start, Execution());
-XLA_FFI_DEFINE_HANDLER(kDone, Done, Execution());
+constexpr auto kExecution = Execution<CudaOp, ffi::PlatformStream<void*>>;
+XLA_FFI_DEFINE_HANDLER(kExecute, Execute, kExecution());
+XLA_FFI_DEFINE_HANDLER(kStart, Start, kExecution());
+XLA_FFI_DEFINE_HANDLER(kDone, Done, kExecution());
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handler that takes a custom call's attributes when XLA loads its program: the same
-// on every platform, but for the type of the state that it makes.
+// The handler that takes a custom call's attributes when XLA loads its program, and what
+// those that run it get: the same on every platform, but for the types of the state and
+// of where it runs.
 //
 // calls.py writes the attributes; they are alike for all targets. Any XLA thread.
 #pragma once
@@ -56,6 +57,17 @@ inline auto Attributes() {
       .Attr<xla::ffi::Span<const int64_t>>("devices")
       .Attr<xla::ffi::Span<const int64_t>>("processes")
       .Attr<std::string_view>("label");
+}
+
+// `Where`: what a platform says of a run, before the device's ordinal.
+template <class Op, class Where>
+auto Execution() {
+  return xla::ffi::Ffi::Bind()
+      .Ctx<xla::ffi::State<Op>>()
+      .template Ctx<Where>()
+      .template Ctx<xla::ffi::DeviceOrdinal>()
+      .RemainingArgs()
+      .RemainingRets();
 }
 
 }  // namespace smddp
