@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "ffi/errors.h"
 #include "ffi/bindings.h"
+#include "ffi/errors.h"
 #include "ffi/registry.h"
 #include "ffi/work.h"
 #include "xla/ffi/api/ffi.h"
